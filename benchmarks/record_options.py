@@ -1,12 +1,15 @@
 """What each option of a profiler costs on host-bound programs, before and inside the recorded part.
 
-    python -m benchmarks.record_options --out FOLDER [--programs A,B] [--options C,D] [--minutes 4]
+    python -m benchmarks.record_options --out FOLDER [--tools cupti,torch] [--minutes 8.5]
+        [--programs A,B] [--options "C;D"]
 
 Each run is a process of its own: it warms up, times steps (before), switches the profiler on, and
 times steps again (inside). Without a profiler both are plain, so their difference is the noise.
 Several processes start at a time, which imports torch meanwhile; only one of them runs steps. nsys
 is ended as soon as the times are there: no report is written. Prints a table, and writes all times
-to `record_options.json`.
+to `record_options.json` after each round, so that a run that is cut short leaves what it had.
+`--tools` chooses the options of these tools, and plain runs to compare with; `cupti,torch` is what
+docs/profiler-overhead.md lacks: 54 runs a round, about 2.5 minutes on 16 cores.
 """
 
 from __future__ import annotations
@@ -71,7 +74,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 MIN_S, MIN_STEPS = 0.3, 8
 """How long, and how many steps at least, are timed each time."""
 RUN_SECONDS = 60
-STARTING = 4
+ROUNDS = 3
+STARTING = 8
 """Processes at a time."""
 
 
@@ -179,7 +183,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--programs", default=",".join(HOST_BOUND))
-    parser.add_argument("--options", default=";".join(OPTIONS), help="separated by semicolons")
+    parser.add_argument("--options", help="separated by semicolons; else all of the tools")
+    parser.add_argument("--tools", default="nsys,cupti,torch", help="whose options are measured")
     parser.add_argument("--minutes", type=float, default=4.0)
     parser.add_argument("--nsys", default=shutil.which("nsys"))
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -190,7 +195,7 @@ def main() -> None:
         run_child(args)
         return
     ends_s = time.monotonic() + 60 * args.minutes
-    names, options = args.programs.split(","), args.options.split(";")
+    names, options = args.programs.split(","), chosen_options(args.options, args.tools)
     times: dict[str, dict[str, list[list[float]]]] = {o: {n: [] for n in names} for o in options}
     args.out.mkdir(parents=True, exist_ok=True)
 
@@ -206,10 +211,19 @@ def main() -> None:
             else:
                 times[option][name].append(answer)
 
-        rounds = [(option, name) for _ in range(3) for option in options for name in names]
-        list(pool.map(run, rounds))
-    (args.out / "record_options.json").write_text(json.dumps(times, indent=1))
+        for _ in range(ROUNDS):
+            # One program after the other, so that what is compared ran at about the same time.
+            list(pool.map(run, [(option, name) for name in names for option in options]))
+            (args.out / "record_options.json").write_text(json.dumps(times, indent=1))
     print_table(times, names)
+
+
+def chosen_options(options: str | None, tools: str) -> list[str]:
+    """Return the names of options: those that were asked for, else all of the tools."""
+    if options is not None:
+        return options.split(";")
+    wanted = ("", *tools.split(","))
+    return [name for name, words in OPTIONS.items() if (words or ("",))[0] in wanted]
 
 
 def print_table(times: dict[str, dict[str, list[list[float]]]], names: list[str]) -> None:
@@ -220,8 +234,11 @@ def print_table(times: dict[str, dict[str, list[list[float]]]], names: list[str]
         cells = []
         for name in names:
             runs = row[name]
+            if not runs:
+                cells.append("-")
+                continue
             medians = [statistics.median(values) for values in zip(*runs, strict=True)]
-            cells.append(" / ".join(f"{ms:.4g}" for ms in medians) or "-")
+            cells.append(" / ".join(f"{ms:.4g}" for ms in medians))
         print(f"| {option} ({max(map(len, row.values()))} runs) | " + " | ".join(cells) + " |")
 
 

@@ -33,6 +33,7 @@ def profiled_loop(
     launches: int = 12,
     threads: int = 1,
     streams: int = 1,
+    latency_us: float = 2.0,
     tool: str = "built by hand",
 ) -> Trace:
     """Record a loop of launches, each in a range of its own, that ends with a wait for the GPU.
@@ -48,7 +49,7 @@ def profiled_loop(
             thread = AUTOGRAD if threads > 1 and number >= launches / 2 else THREAD
             opens, now = now, now + host_us + 2 * overhead_us
             call_end, stream = now + 4 + overhead_us, number % streams
-            start = max(call_end + 2, free[stream])
+            start = max(call_end + latency_us, free[stream])
             free[stream] = start + kernel_us
             correlation = capture.call("cudaLaunchKernel", now, call_end, thread=thread)
             link = {"correlation": correlation, "process": PROCESS, "stream": 7 + stream}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.programs import running
-from benchmarks.programs.collect import measured_ms, planned_seconds
+from benchmarks.programs.collect import measured_ms, missing_tasks, planned_seconds
 from benchmarks.programs.registry import FOUND, GROUPS, PROGRAMS, REPAIRED
 from gpusight.rules.registry import TIMELINE_RULES
 from tests.shared import REPOSITORY
@@ -60,6 +60,38 @@ def test_measured_step_times_replace_the_guess_in_the_plan() -> None:
     steps_s = (program.warmup + 3 * program.steps) * step_ms / 1e3
     assert planned_seconds(program, FOUND, "plain") == pytest.approx(steps_s + 4)
     assert planned_seconds(program, FOUND, "nsys") > planned_seconds(program, FOUND, "cupti")
+
+
+def test_a_collection_goes_on_with_what_is_missing_most() -> None:
+    one, other = PROGRAMS["token_loop"], PROGRAMS["nan_checks"]
+    tasks = [
+        (program, variant, doing)
+        for program in (one, other)
+        for variant in (FOUND, REPAIRED)
+        for doing in ("plain", "nsys", "torch")
+    ]
+    plain_ms = {(one.name, FOUND): 1.0, (one.name, REPAIRED): 1.0, (other.name, FOUND): 1.0}
+
+    def row(program: Program, variant: str, tool: str, **more: object) -> dict[str, object]:
+        return {"program": program.name, "variant": variant, "tool": tool, **more}
+
+    rows = [
+        row(one, FOUND, "nsys", alone={}),
+        row(one, FOUND, "torch"),
+        row(one, REPAIRED, "nsys", error="no steps"),
+        row(other, FOUND, "nsys", alone={}),
+        row(other, REPAIRED, "nsys", alone={}),
+        row(other, REPAIRED, "torch", alone={}),
+    ]
+    assert missing_tasks(tasks, rows, plain_ms) == [
+        (other, FOUND, "torch"),
+        (other, REPAIRED, "plain"),
+        (one, REPAIRED, "torch"),
+        (one, REPAIRED, "nsys"),
+        (one, FOUND, "torch"),
+    ]
+    done = [row(*task, alone={}) for task in tasks]
+    assert missing_tasks(tasks, done, dict.fromkeys(((p.name, v) for p, v, _ in tasks), 1.0)) == []
 
 
 def test_step_times_are_of_programs_that_are_listed() -> None:

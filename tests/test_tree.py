@@ -40,6 +40,25 @@ def test_paths_that_pages_name_exist(page: str) -> None:
     assert [path for path in own if not (SOURCE / path).exists()] == []
 
 
+def test_recipes_of_contributing_are_lines_of_the_tree() -> None:
+    """What stands between dots of a line stands in that file; white space does not count."""
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text("utf-8")
+    wrong, lines = [], 0
+    for block in re.findall(r"```diff\n(.*?)```", text, re.DOTALL):
+        content = ""
+        for line in block.splitlines():
+            if line.startswith("+++ b/"):
+                content = "".join((REPOSITORY / line.removeprefix("+++ b/")).read_text().split())
+                continue
+            lines += 1
+            for part in re.split(r"; |…", line.removeprefix("+")):
+                code = "".join(part.split()).strip("),=")
+                names = code.split(",") if re.fullmatch(r"[\w,]+", code) else [code]
+                wrong += [line for name in names if name not in content]
+    assert wrong == []
+    assert lines >= 30
+
+
 def test_messages_point_to_pages_that_exist_online() -> None:
     """Packages do not contain `docs/`: messages have the address of a page instead of its path."""
     sources = [path.read_text("utf-8") for path in MODULES]

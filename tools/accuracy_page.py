@@ -246,6 +246,8 @@ _AGAIN = """On a machine with a GPU, PyTorch, nsys and this repository:
 ```sh
 python -m benchmarks.programs.collect --list    # what it runs, and how long that takes
 python -m benchmarks.programs.collect --out collected --minutes 60
+# or, in parts of ten minutes: what is missing on this page first (the module's docstring says how)
+python -m benchmarks.programs.collect --out collected --minutes 8.5 --missing
 for tar in collected/*.tar; do tar -xf "$tar" -C collected; done
 unxz collected/*.xz
 ```

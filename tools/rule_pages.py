@@ -162,8 +162,8 @@ keeps its order, durations and dependencies. The saving is the difference in ste
 only exposes the next bottleneck saves only the difference.
 
 - Findings form a plan: the fix that saves most first, then the one that saves most after it, and so
-  on. *Saves/step* is incremental, so the rows add up to the total. `explain` also shows what a fix
-  saves alone.
+  on. What a fix needs comes before it: a CUDA graph cannot contain blocking syncs. *Saves/step* is
+  incremental, so the rows add up to the total. `explain` also shows what a fix saves alone.
 - A fix that saves nothing alone and little in the plan is not listed.
 - The replay of the unchanged program is compared with the measured time; the difference is the
   simulation error. Above {format_share(MAX_REPLAY_ERROR)} a note reports it first and

@@ -19,9 +19,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.programs.collect import MEASURED
+from benchmarks.programs.collect import MEASURED, ROWS
 from benchmarks.programs.registry import FOUND, PROGRAMS, REPAIRED
-from benchmarks.programs.score import ROWS, read_rows
+from benchmarks.programs.score import read_rows
 from gpusight.rules.finding import TABLE, PastPredictions
 from gpusight.rules.registry import TIMELINE_RULES
 

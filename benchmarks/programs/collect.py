@@ -2,6 +2,7 @@
 
     python -m benchmarks.programs.collect --list [--group first | --only A,B] [--unmeasured]
     python -m benchmarks.programs.collect --out FOLDER [--group first | --only A,B] [--minutes 8]
+    python -m benchmarks.programs.collect --out FOLDER --missing --minutes 8.5
 
 Every program is timed without a profiler, in a process that warms up and times its steps three
 times, and captured by `gpusight record` with each tool. Several processes import their libraries or
@@ -11,6 +12,19 @@ takes. The folder then holds `results.json` and a few tar files. Run it in an em
 a process namespace of its own
 (`env -i PATH="$PATH" HOME=/demo unshare --pid --fork --mount-proc`): nsys stores what it sees of
 both.
+
+`--missing` runs what has no row in `accuracy_h200.json` or no time in `step_times_h200.json` (the
+cells `-` of docs/accuracy.md) first, then what could not be recorded or diagnosed, then rows of an
+older scoring. Scoring what came back adds its rows to these files, so that the same command goes on
+where the last one ended:
+
+    mkdir -p collected && cp FOLDER/* collected && cd collected
+    for tar in *.tar; do tar -xf "$tar"; done; unxz -f *.xz; cd ..
+    python -m benchmarks.programs.accuracy times collected/results.json
+    python -m benchmarks.programs.score collected --json benchmarks/programs/accuracy_h200.json
+    python -m benchmarks.programs.accuracy table && python -m tools.generate_docs
+
+The rows are the digests that are committed; delete the captures before the next call.
 """
 
 from __future__ import annotations
@@ -33,25 +47,27 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from benchmarks.programs import native
 from benchmarks.programs.registry import FOUND, GROUPS, PROGRAMS, REPAIRED, Program
 from benchmarks.programs.running import GPU_LOCK, median_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 REPEATS = 3
 """Timings of a program without a profiler, in one process."""
 MEASURED = Path(__file__).with_name("step_times_h200.json")
+ROWS = Path(__file__).with_name("accuracy_h200.json")
+"""A row for each capture of earlier collections, as `score` writes them."""
 START_SECONDS = {"torch": 3.0, "jax": 7.0, "cupy": 5.0, "cuda": 1.5}
 """About how long a plain run needs until its first step: context, model, libraries, compilation.
 
 Of programs on torch, torch is imported before; `IMPORTS` counts where it is not.
 """
 IMPORTS = 5.0
-REPORT_SECONDS = {"nsys": 5.0, "cupti": 1.0}
+REPORT_SECONDS = {"nsys": 5.0, "cupti": 1.0, "torch": 2.0}
 """About how long a tool needs for its start and report, beyond what overlaps with the next."""
 PROFILED = 1.5
 """A profiler makes programs slower, about so many times."""
@@ -316,7 +332,7 @@ def window_steps(program: Program) -> int:
 
 
 def planned_seconds(program: Program, variant: str, doing: str) -> float:
-    """Estimate how long one run takes: plain (with torch.profiler), under nsys or CUPTI."""
+    """Estimate how long one run takes, plain or under a profiler."""
     known = measured_ms()
     step_ms = known.get((program.name, variant), known.get((program.name, FOUND), program.step_ms))
     start = START_SECONDS[program.library] * program.processes + 2.0 * len(program.needs)
@@ -327,23 +343,49 @@ def planned_seconds(program: Program, variant: str, doing: str) -> float:
     return start + imports + REPORT_SECONDS[doing] + PROFILED * steps_s
 
 
-def print_plan(todo: list[tuple[Program, str]], wanted: list[str]) -> None:
+Task: TypeAlias = "tuple[Program, str, str]"
+"""A program, its variant, and `plain` or the tool that records it."""
+
+
+def missing_tasks(
+    tasks: Iterable[Task],
+    rows: Iterable[Mapping[str, Any]],
+    plain_ms: Mapping[tuple[str, str], float],
+) -> list[Task]:
+    """Choose what no earlier collection has, in the order in which it is missed most.
+
+    What was never recorded or timed, programs as found before repaired ones; then what could not be
+    recorded or diagnosed; then rows that were scored before `alone` was kept.
+    """
+    known = {(row["program"], row["variant"], row["tool"]): row for row in rows}
+
+    def rank(task: Task) -> int | None:
+        program, variant, doing = task
+        if doing == "plain":
+            return None if (program.name, variant) in plain_ms else 0
+        row = known.get((program.name, variant, doing))
+        if row is None:
+            return 0 if variant == FOUND else 1
+        return 2 if "error" in row else None if "alone" in row else 3
+
+    ranked = [(at, task) for task in tasks if (at := rank(task)) is not None]
+    return [task for _, task in sorted(ranked, key=lambda one: one[0])]
+
+
+def print_plan(tasks: Sequence[Task]) -> None:
     """Print what would be run, with the seconds that each is likely to take."""
-    doing = [word for word in ("plain", "nsys", "cupti") if word in wanted]
-    print(f"{'program':26} {'variant':9}" + "".join(f"{word:>7}" for word in doing))
-    totals = dict.fromkeys(doing, 0.0)
-    for program, variant in todo:
-        # CUPTI is loaded by Python.
-        taken = {
-            word: 0.0
-            if word == "cupti" and program.library == "cuda"
-            else planned_seconds(program, variant, word)
-            for word in doing
-        }
-        print(f"{program.name:26} {variant:9}" + "".join(f"{s:7.0f}" for s in taken.values()))
-        totals = {word: totals[word] + taken[word] for word in doing}
-    print(f"{f'{len(todo)} runs':36}" + "".join(f"{s:7.0f}" for s in totals.values()))
-    print(f"about {sum(totals.values()) / 60:.1f} minutes")
+    doings = ("plain", "nsys", "cupti", "torch")
+    seconds: dict[tuple[str, str], dict[str, float]] = {}
+    for program, variant, doing in tasks:
+        row = seconds.setdefault((program.name, variant), {})
+        row[doing] = planned_seconds(program, variant, doing)
+    print(f"{'program':26} {'variant':9}" + "".join(f"{word:>7}" for word in doings))
+    for (name, variant), row in seconds.items():
+        cells = (f"{row[word]:7.0f}" if word in row else f"{'-':>7}" for word in doings)
+        print(f"{name:26} {variant:9}" + "".join(cells))
+    totals = [sum(row.get(word, 0.0) for row in seconds.values()) for word in doings]
+    print(f"{f'{len(tasks)} runs':36}" + "".join(f"{s:7.0f}" for s in totals))
+    print(f"about {sum(totals) / 60:.1f} minutes, one after the other")
 
 
 def collect() -> int:
@@ -364,12 +406,23 @@ def collect() -> int:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--steps", type=int)
     parser.add_argument("--whole", action="store_true", help="record whole runs")
+    parser.add_argument(
+        "--missing", action="store_true", help="only what no row or time is known of, that first"
+    )
     args = parser.parse_args()
     wanted, wanted_repaired = args.do.split(","), args.do_repaired.split(",")
     began = time.monotonic()
     todo = list(_chosen(args))
+    tasks = [
+        (program, variant, doing)
+        for program, variant in todo
+        for doing in (wanted if variant == FOUND else wanted_repaired)
+        if doing == "plain" or can_record(program, doing)
+    ]
+    if args.missing:
+        tasks = missing_tasks(tasks, json.loads(ROWS.read_text())["rows"], measured_ms())
     if args.list:
-        print_plan(todo, wanted)
+        print_plan(tasks)
         return 0
     if args.out is None:
         parser.error("--out is missing")
@@ -378,12 +431,6 @@ def collect() -> int:
     with tempfile.TemporaryDirectory() as folder:
         ends_s = began + 60 * args.minutes
         collection = Collection(args.out, Path(folder), ends_s, args.device, args.steps, args.whole)
-        tasks = [
-            (program, variant, doing)
-            for program, variant in todo
-            for doing in (wanted if variant == FOUND else wanted_repaired)
-            if doing == "plain" or can_record(program, doing)
-        ]
         with ThreadPoolExecutor(args.workers) as pool:
             running = [pool.submit(run_task, collection, *task) for task in tasks]
             for task in running:

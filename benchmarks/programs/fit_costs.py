@@ -48,8 +48,8 @@ from gpusight.errors import GpusightError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gpusight.analysis.profiler_costs import Floats
     from gpusight.analysis.replay.simulation import ReplayProgram
+    from gpusight.trace.intervals import Reals
 
 UNITS = (0.5, 0.7, 1.0, 1.2, 1.4, 1.7, 2.0, 2.4, 2.8, 4.0, 5.6)
 OPERATORS = (1.0, 2.0, 4.0)
@@ -73,14 +73,14 @@ class Sample:
     program: ReplayProgram
     length_ns: int
     unit_ns: float
-    events: Mapping[str, Floats]
+    events: Mapping[str, Reals]
 
     def step_ms(self, units: float, weights: Mapping[str, float]) -> float:
         """Predict the step without a profiler."""
         zero = next(iter(self.events.values())) * 0.0
         counts = sum((weights.get(t, 1.0) * n for t, n in self.events.items()), start=zero)
         overhead = Overhead(units * self.unit_ns)
-        timing = run_program(overhead.taken_off(self.program, counts))
+        timing = run_program(overhead.removed_from(self.program, counts))
         return self.recorded_ms * (timing.end_ns - timing.start_ns) / self.length_ns
 
     def solved(self, weights: Mapping[str, float]) -> float | None:

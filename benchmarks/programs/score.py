@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpusight as gs
-from benchmarks.programs.collect import MEASURED, measured_ms, window_steps
+from benchmarks.programs.collect import MEASURED, ROWS, measured_ms, window_steps
 from benchmarks.programs.registry import FOUND, PROGRAMS, REPAIRED, Program
 from gpusight.analysis.steps.step_list import known_pace
 from gpusight.errors import GpusightError
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from gpusight.pace import Pace
     from gpusight.rules.diagnosis import TimelineDiagnosis
 
-ROWS = Path(__file__).with_name("accuracy_h200.json")
 SUFFIXES = (".nsys-rep", ".sqlite", ".json.gz")
 _NOT_RECORDED = re.compile(r"^gpusight record: (nothing was recorded: [^;\n]+)", re.MULTILINE)
 _STEPS_PRINTED = re.compile(r"^step time: [\d.]+ ms \(mean of (\d+) steps\)", re.MULTILINE)

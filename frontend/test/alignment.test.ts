@@ -11,7 +11,7 @@ function step(number: number, start_ns: number, warmup: boolean): Step {
 function capture(start_ns: number, steps: readonly Step[]): CaptureInfo {
   return {
     id: 0, name: "a", tool: "", gpus: [], start_ns, end_ns: start_ns + 1000,
-    tracks: [], colors: [], steps, notes: [], first_view: null,
+    tracks: [], colors: [], steps, notes: [], first_view: null, job: false,
   };
 }
 

@@ -21,6 +21,8 @@ from gpusight.trace.trace import Trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from distributed import Client
+
     from gpusight.analysis.drill.drill_result import DrillResult
     from gpusight.analysis.orion.orion_build import OrionRefusal
     from gpusight.analysis.selection import Selection
@@ -86,7 +88,7 @@ def info(trace: Capture) -> Page:
     """Show what a capture holds and how complete it is."""
     from gpusight.analysis.capture_info import info as analysis
 
-    return Page(_ask(analysis, trace))
+    return Page(_analyze(analysis, trace))
 
 
 def summary(
@@ -111,7 +113,7 @@ def summary(
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     selection = _first_process(trace := _opened(trace), _selection(within, device, process), focus)
     capture = _without_profiler(trace, selection.process)
-    return Page(_ask_window(analysis, capture, selection, focus))
+    return Page(_analyze_window(analysis, capture, selection, focus))
 
 
 def steps(
@@ -130,7 +132,7 @@ def steps(
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     selection = _first_process(trace := _opened(trace), _selection(within, device, process), focus)
     capture = _without_profiler(trace, selection.process)
-    return Page(_ask(analysis, capture, selection, **focus))
+    return Page(_analyze(analysis, capture, selection, **focus))
 
 
 def kernels(
@@ -150,7 +152,7 @@ def kernels(
 
     analysis = kernel_launches if every_launch else by_name
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return View(_ask_window(analysis, trace, _selection(within, device, process), focus))
+    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def ops(
@@ -168,7 +170,7 @@ def ops(
     from gpusight.analysis.operator_summary import ops as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return View(_ask_window(analysis, trace, _selection(within, device, process), focus, by=by))
+    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus, by=by))
 
 
 def launches(
@@ -187,7 +189,7 @@ def launches(
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     return View(
-        _ask_window(analysis, trace, _selection(within, device, process), focus, kernel=kernel)
+        _analyze_window(analysis, trace, _selection(within, device, process), focus, kernel=kernel)
     )
 
 
@@ -274,7 +276,7 @@ def utilization(
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     selection = _of_window(trace := _opened(trace), _selection(within, device, process), focus)
-    return Page(_ask(analysis, trace, selection, **focus, bins=bins))
+    return Page(_analyze(analysis, trace, selection, **focus, bins=bins))
 
 
 def timeline(
@@ -298,7 +300,7 @@ def timeline(
     chosen = (tracks,) if isinstance(tracks, str) else tuple(tracks)
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     selection = _of_window(trace := _opened(trace), _selection(within, device, process), focus)
-    return Page(_ask(analysis, trace, selection, **focus, tracks=chosen))
+    return Page(_analyze(analysis, trace, selection, **focus, tracks=chosen))
 
 
 def flops(
@@ -320,7 +322,7 @@ def flops(
     selection = _selection(within, device, process)
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     return Page(
-        _ask_window(analysis, trace, selection, focus, by=by, peak=peak, bandwidth=bandwidth)
+        _analyze_window(analysis, trace, selection, focus, by=by, peak=peak, bandwidth=bandwidth)
     )
 
 
@@ -338,7 +340,7 @@ def ranges(
     from gpusight.analysis.range_summary import ranges as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return View(_ask_window(analysis, trace, _selection(within, device, process), focus))
+    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def api_calls(
@@ -355,7 +357,7 @@ def api_calls(
     from gpusight.analysis.api_summary import api_calls as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return View(_ask_window(analysis, trace, _selection(within, device, process), focus))
+    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def copies(
@@ -372,7 +374,7 @@ def copies(
     from gpusight.analysis.copy_summary import copies as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return View(_ask_window(analysis, trace, _selection(within, device, process), focus))
+    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def memory(
@@ -389,7 +391,7 @@ def memory(
     from gpusight.analysis.memory.memory_usage import memory as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return Page(_ask_window(analysis, trace, _selection(within, device, process), focus))
+    return Page(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def counters(
@@ -416,9 +418,9 @@ def counters(
     selection = _selection(within, device, process)
     options: dict[str, Any] = {"kernel": kernel, "launches": launches}
     if brief and form in {"tidy", "wide"}:
-        return View(_ask(brief_counters, trace, selection, as_wide=form == "wide", **options))
+        return View(_analyze(brief_counters, trace, selection, as_wide=form == "wide", **options))
     chosen = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    return View(_ask(analysis, trace, selection, form=form, metrics=chosen, **options))
+    return View(_analyze(analysis, trace, selection, form=form, metrics=chosen, **options))
 
 
 def join(
@@ -467,7 +469,7 @@ def occupancy(
     selection = _selection(within, device, process)
     options: dict[str, Any] = {"kernel": kernel, "gpu": gpu, "closely": closely}
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return Page(_ask_window(analysis, trace, selection, focus, **options))
+    return Page(_analyze_window(analysis, trace, selection, focus, **options))
 
 
 def occupancy_of(
@@ -501,7 +503,7 @@ def roofline(
     from gpusight.analysis.roofline.roofline_report import roofline as analysis
 
     options: dict[str, Any] = {"kernel": kernel, "launches": every_launch, "gpu": gpu}
-    return Page(_ask(analysis, trace, _selection(within, device, process), **options))
+    return Page(_analyze(analysis, trace, _selection(within, device, process), **options))
 
 
 def orion_build(
@@ -652,7 +654,7 @@ def explain(
         from gpusight.viewer.event_details import event_of_id, event_page
 
         if (event := event_of_id(which)) is not None:
-            return Page(_ask(event_page, _only(trace), *event))
+            return Page(_analyze(event_page, _only(trace), *event))
     if isinstance(which, str) and which.startswith("ledger:"):
         from gpusight.analysis.ledger.ledger_tables import ledger_entry_table
 
@@ -757,11 +759,11 @@ def baseline(
 
     `output` is the file to write; an existing baseline is replaced, any other file is not.
     """
-    from gpusight.comparison.baseline_file import Baseline, check_place, save_baseline
+    from gpusight.comparison.baseline_file import Baseline, check_baseline_output, save_baseline
     from gpusight.render.result_view import BaselineView
 
     if output is not None:
-        check_place(Path(output))
+        check_baseline_output(Path(output))
     selection = _selection(within, device, process)
     digests = _digests(captures, selection, steps=steps, window=window, warmup=warmup)
     size = None if output is None else save_baseline(digests, Path(output))
@@ -983,15 +985,20 @@ def ranks(
     warmup: bool = False,
     cache: bool = True,
     jobs: int | None = None,
+    dask: str | Client | None = None,
+    dask_scheduler_file: PathLike | None = None,
 ) -> RanksView:
     """Compare all ranks of a job: who is late, why, and what it costs.
 
     `captures` are those of all ranks: paths, globs, a folder, opened captures, or files of
-    `gs.rank_digest`. `jobs` processes read them (default: as many as there are CPUs). A job trace
-    (Parquet, operations of all workers) is given alone.
+    `gs.rank_digest`. `jobs` processes read them (default: as many as there are CPUs), or the
+    workers of a Dask cluster: `dask` is the address of its scheduler or a client, which default to
+    the scheduler that DASK_SCHEDULER_ADDRESS names. A job trace (Parquet, operations of all
+    workers) is given alone.
     """
     from gpusight.analysis.ranks.job_ranks import job_ranks as analysis
     from gpusight.analysis.ranks.job_ranks import ranks_of_operations
+    from gpusight.rank_cluster import dask_scheduler
     from gpusight.rank_files import job_operations, rank_captures, read_ranks
     from gpusight.render.result_view import RanksView
 
@@ -999,10 +1006,51 @@ def ranks(
     operations = job_operations(found)
     if operations is not None:
         return RanksView(_checked(ranks_of_operations(operations, str(found[0]))))
-    digests, unread = read_ranks(
-        found, steps=steps, window=window, warmup=warmup, cache=cache, jobs=jobs
-    )
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    cluster = dask_scheduler(dask, dask_scheduler_file, jobs=jobs)
+    digests, unread = read_ranks(found, **focus, cache=cache, jobs=jobs, cluster=cluster)
     return RanksView(_checked(analysis(digests, unread)))
+
+
+def ranks_whatif(
+    captures: Capture | Iterable[Capture],
+    *,
+    changes: Iterable[tuple[str, str]] = (),
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+    cache: bool = True,
+    jobs: int | None = None,
+    dask: str | Client | None = None,
+    dask_scheduler_file: PathLike | None = None,
+) -> View:
+    """Simulate all ranks of a job with changes: the step time if stragglers were not late.
+
+    `changes` are pairs of an option of `gpusight whatif --ranks` and its value, in order:
+    `("as-median", "2")`, `("gradients", "bf16")`, `("bucket", "100MB")`, `("overlap",
+    "communication")`, `("balance", "ranks")`. Without any, each straggler as fast as the median.
+    `captures` are read as by `gs.ranks`; of a job trace, its worst workers, its last stage and
+    balanced stages are simulated.
+    """
+    from gpusight.analysis.ranks.job_whatif import operations_whatif
+    from gpusight.analysis.ranks.job_whatif import ranks_whatif as analysis
+    from gpusight.rank_cluster import dask_scheduler
+    from gpusight.rank_files import job_operations, rank_captures, read_ranks
+
+    found = rank_captures(_several(captures))
+    operations = job_operations(found)
+    wanted = list(changes)
+    if operations is not None:
+        if wanted:
+            raise UsageError(
+                f"--{wanted[0][0]} does not apply to a job trace",
+                hint="give it alone: worst workers, last stage and balanced stages are simulated",
+            )
+        return View(_checked(operations_whatif(operations)))
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    cluster = dask_scheduler(dask, dask_scheduler_file, jobs=jobs)
+    digests, unread = read_ranks(found, **focus, cache=cache, jobs=jobs, cluster=cluster)
+    return View(_checked(analysis(digests, wanted, unread=unread)))
 
 
 def rank_digest(
@@ -1014,13 +1062,17 @@ def rank_digest(
     warmup: bool = False,
     cache: bool = True,
     jobs: int | None = None,
+    dask: str | Client | None = None,
+    dask_scheduler_file: PathLike | None = None,
 ) -> Path:
     """Write what `gs.ranks` needs of captures to a file of kilobytes; returns its path."""
+    from gpusight.rank_cluster import dask_scheduler
     from gpusight.rank_files import rank_captures, write_digests
 
     found = rank_captures(_several(captures))
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return write_digests(found, Path(output), **focus, cache=cache, jobs=jobs)
+    cluster = dask_scheduler(dask, dask_scheduler_file, jobs=jobs)
+    return write_digests(found, Path(output), **focus, cache=cache, jobs=jobs, cluster=cluster)
 
 
 def _several(captures: Capture | Iterable[Capture]) -> list[Capture]:
@@ -1079,7 +1131,7 @@ def sql(trace: Capture, query: str) -> View:
     """Run one SQL query (Polars SQL) over the capture's tables."""
     from gpusight.analysis.sql_query import query as analysis
 
-    return View(_ask(analysis, trace, query))
+    return View(_analyze(analysis, trace, query))
 
 
 def stats(trace: Capture, report: str) -> View:
@@ -1091,7 +1143,7 @@ def stats(trace: Capture, report: str) -> View:
         answer = run_report(trace, report)
         return answer if isinstance(answer, NotApplicable) else stats_as_table(answer)
 
-    return View(_ask(analysis, trace))
+    return View(_analyze(analysis, trace))
 
 
 def export(
@@ -1216,7 +1268,7 @@ def _opened(trace: Capture) -> Trace:
 
 def _opened_or_job(trace: Capture) -> Trace:
     """Give a capture; of a folder with the captures of several ranks, these as one."""
-    from gpusight.rank_files import is_job_folder, open_job
+    from gpusight.open_job import is_job_folder, open_job
 
     if not isinstance(trace, Trace) and is_job_folder(Path(trace)):
         return open_job([trace]).trace
@@ -1260,7 +1312,7 @@ class _Focus(TypedDict):
     warmup: bool
 
 
-def _ask_window(
+def _analyze_window(
     analysis: Callable[..., Answer],
     trace: Capture,
     selection: Selection,
@@ -1277,7 +1329,7 @@ def _ask_window(
     return shown
 
 
-def _ask(
+def _analyze(
     analysis: Callable[..., Answer], trace: Capture, *arguments: object, **options: object
 ) -> TableResult | Composite:
     """Run an analysis on a capture; what is wrong with the capture is part of the answer."""
@@ -1319,6 +1371,7 @@ def _digests(
     from gpusight.comparison.build_digest import make_digest
     from gpusight.comparison.digest import Digest
     from gpusight.comparison.inputs import digests_of, side_inputs
+    from gpusight.open_job import jobs_among, with_ranks
 
     single = isinstance(captures, (str, os.PathLike, Trace, Digest))
     if not single and not isinstance(captures, Iterable):
@@ -1337,11 +1390,15 @@ def _digests(
     def make(source: Trace | Path) -> Digest | NotApplicable:
         return make_digest(_opened(source), selection, steps=steps, window=window, warmup=warmup)
 
-    return digests_of([*sources, *inputs.paths], make, inputs.notes)
+    digests = digests_of(sources, make)
+    for captures in jobs_among(inputs.paths):
+        made = digests_of(captures[:1], make, inputs.notes)
+        digests += [with_ranks(made[0], captures)] if len(captures) > 1 else made
+    return digests
 
 
 def _not_a_capture(given: object) -> UsageError:
     return UsageError(
         f"{type(given).__name__} is no capture",
-        hint="give a path, an opened capture, a digest of gs.baseline, or a list of these",
+        hint="pass a path, an opened capture, a digest of gs.baseline, or a list of these",
     )

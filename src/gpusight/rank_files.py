@@ -12,10 +12,9 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from gpusight.analysis.ranks.job_ranks import JobRanks
     from gpusight.trace.trace import Capture
 
 
@@ -66,6 +64,14 @@ class DigestReply(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class DigestReader(Protocol):
+    """Reads captures elsewhere than in processes of this machine."""
+
+    def read(self, requests: Sequence[DigestRequest], /) -> list[DigestReply]:
+        """Return a reply for each request, in their order."""
+        ...
+
+
 def rank_captures(texts: Sequence[Capture]) -> list[Path | Trace]:
     """Expand folders and globs; a folder of digests gives those where it has no captures."""
     from gpusight.comparison.inputs import side_inputs
@@ -92,7 +98,7 @@ def job_operations(captures: Sequence[Path | Trace]) -> pl.DataFrame | None:
     if not jobs:
         return None
     if len(captures) > 1:
-        raise UsageError(f"{jobs[0]} has all ranks of a job", hint="give one job trace alone")
+        raise UsageError(f"{jobs[0]} has all ranks of a job", hint="pass one job trace alone")
     return read_job_operations(jobs[0])
 
 
@@ -104,8 +110,12 @@ def read_ranks(
     warmup: bool = False,
     cache: bool = True,
     jobs: int | None = None,
+    cluster: DigestReader | None = None,
 ) -> tuple[list[RankDigest], list[UnreadRank]]:
-    """Read all captures; a rank that cannot be read is returned with the reason."""
+    """Read all captures; a rank that cannot be read is returned with the reason.
+
+    Without a cluster, processes of this machine read them.
+    """
     replies: dict[int, tuple[str, DigestReply]] = {}
     requests: dict[int, DigestRequest] = {}
     for number, capture in enumerate(captures):
@@ -117,7 +127,9 @@ def read_ranks(
         else:
             requests[number] = DigestRequest(str(capture), steps, window, warmup, cache)
     processes = min(len(requests), jobs or os.cpu_count() or 1)
-    if processes <= 1:
+    if cluster is not None and requests:
+        answers = cluster.read(list(requests.values()))
+    elif processes <= 1:
         answers = [digest_capture(request) for request in requests.values()]
     else:
         answers = _in_processes(list(requests.values()), processes)
@@ -180,6 +192,7 @@ def write_digests(
     warmup: bool = False,
     cache: bool = True,
     jobs: int | None = None,
+    cluster: DigestReader | None = None,
 ) -> Path:
     """Write the digests of captures to a file; one that cannot be read is an error."""
     from gpusight.output_files import write_file
@@ -188,90 +201,19 @@ def write_digests(
     for capture in captures:
         refuse_capture(target, None if isinstance(capture, Trace) else str(capture))
     digests, unread = read_ranks(
-        captures, steps=steps, window=window, warmup=warmup, cache=cache, jobs=jobs
+        captures,
+        steps=steps,
+        window=window,
+        warmup=warmup,
+        cache=cache,
+        jobs=jobs,
+        cluster=cluster,
     )
     if unread:
         first = unread[0]
         raise CaptureError(f"{first.file} cannot be read", why=first.reason)
     write_file(target, encode_digests(digests))
     return target
-
-
-# Jobs as one trace --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class OpenedJob:
-    """A job whose captures are open."""
-
-    answer: JobRanks
-    trace: Trace
-    """Its ranks as one trace on one clock."""
-    left_out: tuple[int, ...] = ()
-    """Ranks that the trace lacks because there are too many."""
-
-
-def is_job_folder(path: Path) -> bool:
-    """Return whether a folder holds captures, rather than being one."""
-    from gpusight.comparison.inputs import side_inputs
-
-    return path.is_dir() and side_inputs([os.fspath(path)]).paths != [path]
-
-
-def is_job(captures: Sequence[Capture]) -> bool:
-    """Return whether these are captures of several ranks: a folder, or files numbered as ranks.
-
-    Two captures without such numbers are a run before and after a change.
-    """
-    from gpusight.analysis.ranks.rank_identity import rank_in_name
-
-    paths = [Path(c) for c in captures if not isinstance(c, Trace)]
-    if len(paths) == 1 == len(captures):
-        return is_job_folder(paths[0])
-    ranks = [rank_in_name(os.fspath(path)) for path in paths]
-    several = 1 < len(paths) == len(captures) and None not in ranks
-    return several and len(set(ranks)) == len(ranks)
-
-
-def open_job(
-    captures: Sequence[Capture], *, cache: bool = True, most: int | None = None
-) -> OpenedJob:
-    """Read all ranks of a job, and open their captures as one trace.
-
-    Of more than `most` ranks, the trace has the stragglers, those that others wait for most, and
-    the first ones.
-    """
-    from gpusight.analysis.ranks.aligned_ranks import align_ranks
-    from gpusight.analysis.ranks.job_ranks import job_ranks
-    from gpusight.readers.open import open_trace
-
-    found = rank_captures(captures)
-    if job_operations(found) is not None:
-        raise UsageError(f"{found[0]} has operations, no timeline", hint="use: gpusight ranks")
-    digests, unread = read_ranks(found, cache=cache)
-    answer = job_ranks(digests, unread)
-    if isinstance(answer, NotApplicable):
-        raise answer.error()
-    kept = set(_opened_first(answer)[: most or None])
-    files = {rank.file for rank in answer.ranks if rank.rank in kept}
-    traces = [
-        capture if isinstance(capture, Trace) else open_trace(capture, cache=cache)
-        for capture in found
-        if (capture.meta.path if isinstance(capture, Trace) else os.fspath(capture)) in files
-    ]
-    if not traces:
-        hint = "name the captures that the digests were made of"
-        raise UsageError("digests of ranks have no timeline", hint=hint)
-    left_out = tuple(rank.rank for rank in answer.ranks if rank.file not in files)
-    return OpenedJob(answer, align_ranks(answer, traces), left_out)
-
-
-def _opened_first(answer: JobRanks) -> list[int]:
-    """Order ranks by how much they explain."""
-    stragglers = [straggler.rank for straggler in answer.stragglers]
-    blamed = sorted(answer.ranks, key=lambda rank: -(rank.caused_wait_ns or 0))[:2]
-    every = (*stragglers, *(rank.rank for rank in blamed), *(rank.rank for rank in answer.ranks))
-    return list(dict.fromkeys(every))
 
 
 # Processes ----------------------------------------------------------------------------------------

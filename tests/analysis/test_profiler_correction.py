@@ -472,6 +472,19 @@ def test_overhead_that_the_gpu_hides_is_not_in_what_a_faster_gpu_leaves(is_known
     assert under_it.changed_ns / under_it.steps > 1.5 * repaired_ns
 
 
+def test_launches_that_a_profiler_delays_start_as_usual_without_it() -> None:
+    """Where each step waits for its kernel, less host time alone cannot explain the step time."""
+    loop: dict[str, Any] = {"launches": 1, "steps": 40, "host_us": 10}
+    plain_ns = step_ns(profiled_loop(**loop))
+    recorded = profiled_loop(overhead_us=2, latency_us=60, **loop, **NSYS)
+    trace = at_pace(recorded, plain_ns)
+    correction = correction_of(trace)
+    assert correction is not None
+    assert 0 < correction.overhead.share < 1
+    assert window_of(trace).step_ns == pytest.approx(plain_ns, rel=0.01)
+    assert gpu_durations(trace) == gpu_durations(recorded)
+
+
 def test_overhead_that_the_step_time_shows_is_not_guessed() -> None:
     plain_ns = step_ns(profiled_loop())
     known = correction_of(at_pace(profiled_loop(overhead_us=3, **NSYS), plain_ns))

@@ -9,7 +9,7 @@ import pytest
 
 from gpusight.comparison import baseline_file
 from gpusight.comparison.baseline_file import (
-    check_place,
+    check_baseline_output,
     is_baseline,
     load_baseline,
     save_baseline,
@@ -118,6 +118,18 @@ def test_times_with_and_without_the_profiler_are_no_baseline(tmp_path: Path) -> 
     assert not (tmp_path / "base.json").exists()
 
 
+def test_an_overhead_too_small_to_correct_goes_with_estimates(tmp_path: Path) -> None:
+    estimated = steady("a", change={"recorded_step_ns": 2e7, "is_estimate": True}, compute_matmul=9)
+    own_ns = sum(estimated.step_ns) / len(estimated.step_ns)
+    small = steady("b", change={"recorded_step_ns": own_ns}, compute_matmul=9)
+    save_baseline([estimated, small], tmp_path / "base.json")
+    measured = {"recorded_step_ns": own_ns, "pace_steps": 9}
+    with pytest.raises(UsageError, match="estimated for a, and measured for b"):
+        save_baseline(
+            [estimated, steady("b", change=measured, compute_matmul=9)], tmp_path / "other.json"
+        )
+
+
 def test_a_change_is_a_change_of_few_lines(tmp_path: Path) -> None:
     before = written(tmp_path).read_text(encoding="utf-8").splitlines()
     written(tmp_path, lambda digest: digest["ledger"].update({"idle/input": [30, 40.5]}))
@@ -160,12 +172,12 @@ def test_captures_are_never_written_to(tmp_path: Path, capture: str) -> None:
 @pytest.mark.parametrize("name", ["run.sqlite", "run.nsys-rep", "run.trace.json", "run.json.gz"])
 def test_names_of_captures_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="named like a capture"):
-        check_place(tmp_path / name)
+        check_baseline_output(tmp_path / name)
 
 
 def test_a_folder_that_is_not_there_is_said_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
-        check_place(tmp_path / "no" / "baseline.json")
+        check_baseline_output(tmp_path / "no" / "baseline.json")
 
 
 def test_nothing_makes_no_baseline(tmp_path: Path) -> None:

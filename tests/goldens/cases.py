@@ -298,6 +298,7 @@ FUNCTIONS = (
     "ops",
     "launches",
     "ledger",
+    "hotspots",
     "utilization",
     "timeline",
     "flops",

@@ -101,7 +101,7 @@ def test_nsys_is_the_default(nsys: Path) -> None:
 
 def with_packages(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
     python = InterpreterInfo((3, 12), frozenset(packages))
-    monkeypatch.setattr(choose_tool, "ask_interpreter", lambda *_: python)
+    monkeypatch.setattr(choose_tool, "query_interpreter", lambda *_: python)
 
 
 @pytest.mark.usefixtures("nsys")
@@ -402,7 +402,7 @@ def test_old_versions_of_nsys_have_another_suffix(
 def test_without_nsys_the_program_s_python_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     program = [PYTHON, script()]
     answer = InterpreterInfo((3, 12), frozenset({"torch"}))
-    monkeypatch.setattr(choose_tool, "ask_interpreter", lambda *_: answer)
+    monkeypatch.setattr(choose_tool, "query_interpreter", lambda *_: answer)
     monkeypatch.setattr(choose_tool, "has_gpu", lambda: True)
     for library, expected in (("/opt/libcupti.so.13", Tool.CUPTI), (None, Tool.TORCH)):
         monkeypatch.setattr(choose_tool, "find_cupti", lambda *_, library=library: library)
@@ -413,7 +413,7 @@ def test_without_nsys_the_program_s_python_decides(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(choose_tool, "find_cupti", lambda *_: "/opt/libcupti.so.13")
     assert planned(program).choice.tool is Tool.TORCH
     monkeypatch.setattr(
-        choose_tool, "ask_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
+        choose_tool, "query_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
     )
     with pytest.raises(RecordError, match="no profiler can record this program"):
         planned(program)
@@ -460,12 +460,12 @@ def test_what_nsys_and_ncu_cannot_do() -> None:
 def test_the_program_s_python_must_be_able(monkeypatch: pytest.MonkeyPatch) -> None:
     program = [PYTHON, script()]
     monkeypatch.setattr(
-        choose_tool, "ask_interpreter", lambda *_: InterpreterInfo((3, 8), frozenset({"torch"}))
+        choose_tool, "query_interpreter", lambda *_: InterpreterInfo((3, 8), frozenset({"torch"}))
     )
     with pytest.raises(RecordError, match=r"needs Python 3\.10 in the program; it has 3\.8"):
         planned(program, tool="torch")
     monkeypatch.setattr(
-        choose_tool, "ask_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
+        choose_tool, "query_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
     )
     with pytest.raises(RecordError, match="--with torch needs torch in the program's Python"):
         planned(program, tool="torch")
@@ -474,7 +474,7 @@ def test_the_program_s_python_must_be_able(monkeypatch: pytest.MonkeyPatch) -> N
         planned(program, tool="cupti")
     monkeypatch.setattr(choose_tool, "find_cupti", lambda *_: "/opt/libcupti.so.13")
     assert planned(program, tool="cupti").choice.why == "requested; libcupti is /opt/libcupti.so.13"
-    monkeypatch.setattr(choose_tool, "ask_interpreter", lambda *_: None)
+    monkeypatch.setattr(choose_tool, "query_interpreter", lambda *_: None)
     assert "if" in planned(program, tool="torch").notes[0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import io
 import json
@@ -17,14 +18,16 @@ from gpusight.analysis.steps.step_window import StepWindow
 from gpusight.render import diagnosis_view
 from gpusight.render.csv_json import to_csv
 from gpusight.render.diagnosis_screen import MAX_LINES, _fitted, _fitted_kernel, screen_lines
-from gpusight.render.diagnosis_summary import timeline_gain
+from gpusight.render.diagnosis_summary import language, timeline_gain
 from gpusight.render.html import diagnosis_page
 from gpusight.render.result_view import DiagnosisView
 from gpusight.render.table_layout import TableOptions
 from gpusight.rules.diagnosis import ReplayFacts, TimelineDiagnosis
 from gpusight.rules.finding import Confidence, Evidence, TimelineFinding
+from gpusight.rules.frameworks import Framework
 from gpusight.rules.process_sections import DiagnosisSection, GpuOwner
-from gpusight.rules.rule import FindingLocation
+from gpusight.rules.registry import timeline_rules
+from gpusight.rules.rule import FindingLocation, TimelineRule
 from tests.render.hostile import HOSTILE
 
 MS = 1e6
@@ -354,6 +357,14 @@ def test_a_fix_that_needs_another_says_so() -> None:
     assert result.document()["findings"][0]["needs"] == ["host-sync", "absent"]
 
 
+def test_a_plan_in_the_order_to_apply_needs_no_note() -> None:
+    found = diagnosis(
+        finding("host-sync", 5.0), finding("launch-bound", 60.0, needs=("host-sync",))
+    )
+    assert "apply fix" not in text(found, details=False)
+    assert "apply it after fix 1 (host-sync)" in text(found, width=100)
+
+
 def test_what_is_not_in_the_plan_follows_it() -> None:
     twin = finding("host-sync", 70.0, title="Twin", saved_ns=None, instead_of="input-starved")
     small = finding("fp32-no-tensor-cores", 0.1, title="Small", saved_ns=None)
@@ -648,3 +659,11 @@ def test_a_group_of_the_ledger_does_not_repeat_its_name() -> None:
     ledger = entries(compute__matmul=0.9, communication=0.06, idle__queued=0.04)
     shown = text(diagnosis(ledger=ledger), details=False).splitlines()
     assert "compute 90.0% (matmul 90.0%) · communication 6.0% · idle 4.0% (queued 4.0%)" in shown
+
+
+@pytest.mark.parametrize("rule", timeline_rules().values(), ids=lambda rule: rule.id)
+def test_lines_to_paste_that_are_called_python_are_python(rule: TimelineRule) -> None:
+    for framework in (Framework.TORCH, Framework.JAX, Framework.CUDA):
+        code = rule.snippet(framework)
+        if language(code) == "python":
+            ast.parse(code)

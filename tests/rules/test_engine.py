@@ -128,6 +128,20 @@ def test_what_a_fix_needs_is_in_the_plan() -> None:
     assert results.findings[0].needs == ("small", "absent")
 
 
+def test_what_a_fix_needs_comes_before_it() -> None:
+    shown = timeline()
+    needs = replace(graphs(shown), needs=("syncs",))
+    syncs = finding(recoverable_ns=0.01 * shown.length_ns)
+    results = run_rules(
+        shown, [Says("graphs", needs), Says("syncs", syncs), Says("faster", faster)]
+    )
+    order = [f.rule for f in results.findings]
+    assert order.index("syncs") == order.index("graphs") - 1
+    alone = {f.rule: f.recoverable_ns or 0 for f in results.findings}
+    assert alone["syncs"] < alone["graphs"]
+    assert next(f.robust for f in results.findings if f.rule == "syncs")
+
+
 def test_of_fixes_that_save_as_much_the_one_that_removes_work_comes_first() -> None:
     class Removes(Says):
         removes_work = True
@@ -295,6 +309,25 @@ def test_general_rules_get_what_the_others_found() -> None:
     rules = [rest, Says("graphs", covering), Says("faster", faster)]
     findings = run_rules(timeline(), rules).findings
     assert {f.rule: f.recoverable_ns for f in findings}["rest"] == 2.0
+
+
+def test_what_a_general_fix_may_not_save_is_no_saving_of_the_next() -> None:
+    """Its replay has no host time at all; it is limited to a twentieth of the time."""
+    shown = timeline()
+    everything = (as_graphs(), set_duration(np.arange(len(shown.schedule.ops)), np.zeros(30, int)))
+    limited = finding(change=everything, min_ns=0.95 * shown.length_ns)
+
+    class Rest(Says):
+        is_general = True
+
+        def check_rest(self, context: RuleContext, _: Sequence[RuleMatch]) -> RuleVerdict:
+            return self.check(context)
+
+    small = finding(change=(without_host_time(np.arange(3), np.full(3, 2_000)),))
+    results = run_rules(shown, [Says("small", small, None), Rest("rest", limited)])
+    alone = {f.rule: f.recoverable_ns or 0.0 for f in results.findings}
+    assert alone["rest"] > alone["small"]
+    assert sum(f.saved_ns or 0.0 for f in results.findings) <= sum(alone.values()) + 1
 
 
 def test_no_plan_takes_less_than_the_gpu_is_busy() -> None:

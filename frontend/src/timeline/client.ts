@@ -2,7 +2,7 @@
 
 import { decodeWindow } from "./decode";
 import type {
-  CaptureInfo, CompareInfo, EventDetails, Findings, LedgerInfo, Measure, Overview, SearchResult, Spot,
+  CaptureInfo, CompareInfo, EventDetails, Findings, LedgerInfo, Measure, Overview, RanksInfo, SearchResult, Spot,
   TimeRange, TimelineWindow,
 } from "./types";
 
@@ -69,6 +69,16 @@ export class Client {
 
   compare(signal?: AbortSignal): Promise<CompareInfo> {
     return this.json("compare", {}, signal);
+  }
+
+  /** All ranks of a job. */
+  ranks(id: number, signal?: AbortSignal): Promise<RanksInfo> {
+    return this.json(`captures/${id}/ranks`, {}, signal);
+  }
+
+  /** The longest collective of a rank in a time range; null for none. */
+  collective(id: number, rank: number, range: TimeRange, signal?: AbortSignal): Promise<Spot | null> {
+    return this.json(`captures/${id}/collective`, { rank, ...stretch(range) }, signal);
   }
 
   private async json<T>(path: string, query: Query, signal?: AbortSignal): Promise<T> {

@@ -60,6 +60,8 @@ export interface CaptureInfo {
   readonly notes: readonly string[];
   /** Times to show first: the first step after warm-up; null for everything. */
   readonly first_view: { readonly start_ns: number; readonly end_ns: number } | null;
+  /** Several ranks, which `ranks` compares. */
+  readonly job: boolean;
 }
 
 /** GET api/captures/{id}/window?start=&end=&bins=&tracks=key,key (binary; see decode.ts) */
@@ -235,6 +237,45 @@ export interface CompareInfo {
     readonly verdict: string;
   }[];
   readonly notes: readonly string[];
+}
+
+/** GET api/captures/{id}/ranks : of a job. GET api/captures/{id}/collective?rank=&start=&end= : Spot or null */
+export interface RanksInfo {
+  readonly headline: string;
+  /** How the clocks were aligned, and how well. */
+  readonly alignment: string;
+  /** The first step of each column. */
+  readonly steps: readonly number[];
+  readonly quantities: readonly {
+    readonly title: string;
+    /** Color key and text of each level. */
+    readonly legend: readonly (readonly [string, string])[];
+  }[];
+  readonly rows: readonly {
+    readonly rank: number;
+    /** Whether the timeline has it. */
+    readonly shown: boolean;
+    readonly cells: readonly (HeatCell | null)[];
+  }[];
+  readonly stragglers: readonly {
+    readonly rank: number;
+    readonly cause: string;
+    readonly saved: string;
+    readonly share: string;
+    readonly pattern: string;
+    readonly evidence: readonly { readonly value: string; readonly meaning: string }[];
+  }[];
+  readonly notes: readonly string[];
+}
+
+/** A rank in a column of the heat map. */
+export interface HeatCell {
+  readonly step: number;
+  readonly start_ns: number;
+  readonly end_ns: number;
+  /** By quantity: position in its legend; -1 where it is not known. */
+  readonly levels: readonly number[];
+  readonly label: string;
 }
 
 export interface TimeRange {

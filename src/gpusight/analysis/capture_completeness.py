@@ -24,8 +24,7 @@ from gpusight.units import format_share
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from gpusight.trace.intervals import Flags
     from gpusight.trace.trace import Trace
 
 
@@ -144,10 +143,10 @@ def _outermost(each: pl.DataFrame, issues: pl.Expr) -> pl.DataFrame:
 
 def _recorded(
     api: pl.DataFrame,
-    failed: NDArray[np.bool_],
-    issuing: NDArray[np.bool_],
-    answered: NDArray[np.bool_],
-) -> NDArray[np.bool_]:
+    failed: Flags,
+    issuing: Flags,
+    answered: Flags,
+) -> Flags:
     """Find calls made while a stream was captured into a graph.
 
     Work of calls during a capture runs later, when the graph is launched. A thread most of whose
@@ -184,7 +183,7 @@ def _unlinked(trace: Trace, table: str, inside: Intervals) -> int:
     return int(np.count_nonzero(~linked & contains(inside, work["start_ns"].to_numpy())))
 
 
-def _answered(trace: Trace, calls: pl.DataFrame) -> NDArray[np.bool_]:
+def _answered(trace: Trace, calls: pl.DataFrame) -> Flags:
     """Return which calls have GPU work of their correlation id."""
     answered = np.zeros(calls.height, np.bool_)
     for table in tables_with_rows(trace, GPU_WORK):

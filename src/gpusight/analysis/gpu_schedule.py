@@ -20,8 +20,7 @@ from gpusight.analysis.launch_index import KeyIndex
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from gpusight.trace.intervals import Flags
     from gpusight.trace.intervals import Ints as Ints  # the rules import it from here
     from gpusight.trace.trace import Trace
 
@@ -84,7 +83,7 @@ class GpuOps:
     """`OpKind`."""
     row: Ints
     """Row in the table of its kind."""
-    carried: NDArray[np.bool_]
+    carried: Flags
     """Issued before the window began, so that its call is not in `GpuSchedule.calls`."""
 
     def __len__(self) -> int:
@@ -234,9 +233,7 @@ def assign_host_threads(
     return host_thread
 
 
-def _handed_over(
-    giver: Ints, taker: Ints, kind: Ints, start_ns: Ints, end_ns: Ints
-) -> NDArray[np.bool_]:
+def _handed_over(giver: Ints, taker: Ints, kind: Ints, start_ns: Ints, end_ns: Ints) -> Flags:
     """Return which calls of `taker` lie in silences of `giver` that they explain."""
     inside = np.zeros(len(taker), np.bool_)
     stops, resumes = end_ns[giver[:-1]], start_ns[giver[1:]]
@@ -265,11 +262,11 @@ def _handed_over(
     return np.cumsum(edges[:-1]) > 0
 
 
-def _in_turn(giver: Ints, taker: Ints, start_ns: Ints, end_ns: Ints) -> NDArray[np.bool_]:
+def _in_turn(giver: Ints, taker: Ints, start_ns: Ints, end_ns: Ints) -> Flags:
     """Return which calls of `taker` run while `giver` is in none."""
     begun = np.searchsorted(start_ns[giver], end_ns[taker])
     open_until_ns = end_ns[giver[np.maximum(begun - 1, 0)]]
-    alone: NDArray[np.bool_] = (begun == 0) | (open_until_ns <= start_ns[taker])
+    alone: Flags = (begun == 0) | (open_until_ns <= start_ns[taker])
     return alone
 
 

@@ -32,8 +32,6 @@ from gpusight.units import format_share
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
@@ -113,9 +111,7 @@ _UNIT = re.compile(r"\s*\[[^\]]*%[^\]]*\]\s*$")
 _SECTION = "metrics"
 
 
-def sampled(
-    trace: Trace, devices: Sequence[int], edges: NDArray[np.int64]
-) -> list[TableResult | NotApplicable]:
+def sampled(trace: Trace, devices: Sequence[int], edges: Ints) -> list[TableResult | NotApplicable]:
     """Return `_BUSY_METRICS` of these GPUs: the mean of all, and between the edges of bins."""
     if not trace.has("gpu_metrics"):
         wanted = (w for w in advice_for(trace.meta).wanted if w.table == "gpu_metrics")
@@ -152,7 +148,7 @@ def _label(name: str) -> str | None:
     return label if percentages and shown else None
 
 
-def _binned(samples: pl.DataFrame, edges: NDArray[np.int64]) -> pl.DataFrame:
+def _binned(samples: pl.DataFrame, edges: Ints) -> pl.DataFrame:
     """Average samples bin by bin; from the first to the last sample no bin is left out."""
     ordered = samples.sort("time_ns")
     times, values = ordered["time_ns"].to_numpy(), ordered["value"].to_numpy()

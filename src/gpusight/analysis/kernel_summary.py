@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from gpusight.analysis.aggregates import DURATION, names_of, share_of, timing, timing_fields
+from gpusight.analysis.kernel_behavior import kinds_of
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
 from gpusight.naming.kernel_names import classify, unique_short_names
@@ -100,7 +101,7 @@ def kernels(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | No
         "kernels",
         "Kernels by GPU time",
         FIELDS,
-        _with_names(frame, names_of(rows["name"])).select([f.key for f in FIELDS]),
+        _with_names(trace, frame, names_of(rows["name"])).select([f.key for f in FIELDS]),
         meta={
             "kernels": rows.height,
             "kernel_names": frame.height,
@@ -157,9 +158,9 @@ def graph_notes(trace: Trace) -> tuple[str, ...]:
     return (f"{count:,} {hidden}; {hint}" if hint else f"{count:,} {hidden}",)
 
 
-def _with_names(frame: pl.DataFrame, names: list[str]) -> pl.DataFrame:
+def _with_names(trace: Trace, frame: pl.DataFrame, names: list[str]) -> pl.DataFrame:
     """Add label, category and precision; each distinct name is classified once."""
-    known = [classify(names[code]) for code in frame["code"]]
+    known = kinds_of(trace, [names[code] for code in frame["code"]])
     labels = unique_short_names(names)
     return frame.with_columns(
         pl.Series("name", [names[code] for code in frame["code"]], pl.String),
@@ -190,7 +191,7 @@ def _from_totals(trace: Trace, selection: Selection) -> TableResult | NotApplica
         "kernels",
         "Kernels by GPU time",
         FIELDS,
-        _with_names(frame, names).select([f.key for f in FIELDS]),
+        _with_names(trace, frame, names).select([f.key for f in FIELDS]),
         meta={
             "kernels": int(rows["calls"].sum()),
             "kernel_names": rows.height,

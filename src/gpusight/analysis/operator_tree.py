@@ -23,9 +23,8 @@ from gpusight.analysis.attribution.work_causes import main_threads
 from gpusight.analysis.steps.step_list import PROFILER_STEP
 
 if TYPE_CHECKING:
-    from gpusight.analysis.attribution.nested_intervals import Mask
     from gpusight.analysis.attribution.work_causes import SelectedWork, WorkSelection
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
     from gpusight.trace.trace import Trace
 
 
@@ -91,7 +90,7 @@ class HostCallTree:
         return self.nested.nearest(~(alone & (self.codes == self.codes[outer])))
 
     @cached_property
-    def named(self) -> Mask:
+    def named(self) -> Flags:
         """Which places are operators or annotations."""
         return self.kinds <= OPERATOR
 
@@ -363,7 +362,7 @@ class OperatorSums:
         return meta
 
     @cached_property
-    def _selected(self) -> Mask:
+    def _selected(self) -> Flags:
         """Which places count: those of operators and annotations that began in the selection."""
         chosen = np.zeros(len(self._tree.kinds), dtype=np.bool_)
         for kind, table in ((ANNOTATION, "ranges"), (OPERATOR, "cpu_ops")):

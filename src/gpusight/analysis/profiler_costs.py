@@ -14,21 +14,19 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.gpu_schedule import NONE, CallKind
-from gpusight.analysis.replay.simulation import run_program
-from gpusight.analysis.replay.window_replay import calibrate
+from gpusight.analysis.replay.schedule_waits import WAIT_TAIL_NS
+from gpusight.analysis.replay.simulation import LatencyBase, run_program
+from gpusight.analysis.replay.window_replay import LATENCY_NS, calibrate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from numpy.typing import NDArray
-
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.replay.simulation import ReplayProgram
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Ints, Reals
     from gpusight.trace.trace import Trace
 
 
-Floats: TypeAlias = "NDArray[np.float64]"
 MAX_EVENT_NS = 20_000.0
 """Largest overhead per recorded event: 4 to 16 us explain the measured step times of programs that
 the host limits. What is more than this slows the host down as a whole."""
@@ -50,14 +48,15 @@ class Overhead:
     event_ns: float
     """Per recorded event."""
     share: float = 0.0
-    """Of all that is left of the host's time."""
+    """Of all that is left of the host's time, and of launch latencies and returns from waits that
+    are longer than usual."""
 
     @classmethod
     def of(cls, amount: float) -> Overhead:
         """Return more overhead for a larger amount: up to 1 per event, up to 2 of all time too."""
         return cls(min(amount, 1.0) * MAX_EVENT_NS, max(0.0, amount - 1))
 
-    def taken_off(self, program: ReplayProgram, events: Floats) -> ReplayProgram:
+    def removed_from(self, program: ReplayProgram, events: Reals) -> ReplayProgram:
         """Return a program without the overhead."""
         if not self.event_ns:
             return program
@@ -66,9 +65,22 @@ class Overhead:
             for host_ns, count in ((program.gap_ns, events[0]), (program.own_ns, events[1]))
         )
         movable_ns = np.minimum(program.movable_ns, np.maximum(gap_ns, 0))
-        return program.changed(gap_ns=gap_ns, movable_ns=movable_ns, own_ns=own_ns)
+        reduced = program.changed(gap_ns=gap_ns, movable_ns=movable_ns, own_ns=own_ns)
+        if not self.share:
+            return reduced
+        launched = np.isin(program.latency_base, (LatencyBase.CALL_END, LatencyBase.CALL_START))
+        latency_ns = self._usual(program.latency_ns, LATENCY_NS)
+        return reduced.changed(
+            latency_ns=np.where(launched, latency_ns, program.latency_ns),
+            tail_ns=self._usual(program.tail_ns, WAIT_TAIL_NS),
+        )
 
-    def _reduced(self, host_ns: Ints, events: Floats) -> Ints:
+    def _usual(self, times_ns: Ints, usual_ns: int) -> Ints:
+        """Take the share off what is longer than usual."""
+        longer_ns = np.maximum(times_ns - usual_ns, 0)
+        return times_ns - (self.share * longer_ns).astype(np.int64)
+
+    def _reduced(self, host_ns: Ints, events: Reals) -> Ints:
         """Take events off times that are long against them, and a part off the others."""
         positive = np.maximum(host_ns, 1)
         left = (1 - self.share) * positive * np.exp(-events * self.event_ns / positive)
@@ -82,13 +94,13 @@ Lengths: TypeAlias = "Callable[[Overhead], int]"
 
 def replayed_length(
     schedule: GpuSchedule, weights: Mapping[str, float] | None = None
-) -> tuple[Lengths, Floats]:
+) -> tuple[Lengths, Reals]:
     """Return what replays a schedule without an overhead, and its recorded events."""
     program, events = calibrate(schedule).program, recorded_events(schedule, weights)
 
     @cache  # the searches replay the same overheads again
     def length_ns(overhead: Overhead) -> int:
-        timing = run_program(overhead.taken_off(program, events))
+        timing = run_program(overhead.removed_from(program, events))
         return timing.end_ns - timing.start_ns
 
     return length_ns, events
@@ -129,7 +141,7 @@ def hidden_overhead(
         return None
     program = calibrate(schedule).program
     left_ns, known_left_ns = (
-        _host_ns(overhead.taken_off(program, counted))
+        _host_ns(overhead.removed_from(program, counted))
         for overhead, counted in ((usual, events), (known, known_events))
     )
     return (usual, cost) if left_ns < (1 - MIN_HIDDEN_SHARE) * known_left_ns else None
@@ -157,7 +169,7 @@ def _found(
     return overhead_of(high)
 
 
-def recorded_events(schedule: GpuSchedule, weights: Mapping[str, float] | None = None) -> Floats:
+def recorded_events(schedule: GpuSchedule, weights: Mapping[str, float] | None = None) -> Reals:
     """Count what was recorded on its thread in the time before each call, and in it.
 
     With `weights`, by table, the rows of a table count as so many events; otherwise as one.

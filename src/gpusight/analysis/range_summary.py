@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpusight.analysis.launch_index import LaunchIndex
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
     from gpusight.trace.trace import Trace
 
     Rows = NDArray[np.int32]
@@ -231,7 +231,7 @@ class SortedHostRanges:
     end_ns: Ints
     thread: Ints
 
-    def keep(self, mask: NDArray[np.bool_]) -> SortedHostRanges:
+    def keep(self, mask: Flags) -> SortedHostRanges:
         """Return those that the mask selects."""
         return SortedHostRanges(
             self.row[mask], self.start_ns[mask], self.end_ns[mask], self.thread[mask]
@@ -481,7 +481,7 @@ def innermost_ranges(ranges: SortedHostRanges, launches: LaunchIndex) -> Rows:
     return out
 
 
-def _began_before(ranges: SortedHostRanges) -> tuple[Ints, NDArray[np.bool_]]:
+def _began_before(ranges: SortedHostRanges) -> tuple[Ints, Flags]:
     """Point each range to the last one before it, on its thread, that ends no earlier.
 
     Also returns which ranges began inside one that they outlive. Jumping over a range jumps over

@@ -105,6 +105,7 @@ def read_digests(
     from gpusight.analysis.selection import Selection
     from gpusight.comparison.build_digest import make_digest
     from gpusight.comparison.inputs import digests_of
+    from gpusight.open_job import jobs_among, with_ranks
 
     paths = inputs.paths
     selection, focus = Selection(**options.selection(args)), options.focus(args)
@@ -117,7 +118,14 @@ def read_digests(
             keep_warnings(args, trace)
             return digest
 
-    return digests_of(paths, make, inputs.notes)
+    digests: list[Digest] = []
+    for captures in jobs_among(paths):
+        made = digests_of(captures[:1], make, inputs.notes)
+        if len(captures) > 1:
+            with progress(f"reading {len(captures)} ranks", quiet=args.quiet):
+                made = [with_ranks(made[0], captures, cache=not args.no_cache)]
+        digests += made
+    return digests
 
 
 def side_paces(
@@ -141,7 +149,7 @@ def side_paces(
     paces = options.paces(args) if not one_time else (args.pace, args.pace)
     for paths, pace, other in zip(saved, paces, reversed(paces), strict=True):
         if paths and pace != "off":
-            hint = "omit --pace" if all(saved) else f"give one time, of the other side: {other}"
+            hint = "omit --pace" if all(saved) else f"pass one time, of the other side: {other}"
             what = f"{paths[0]} is a saved baseline, whose times --pace cannot change"
             raise UsageError(what, hint=hint)
         if any(d.recorded_step_ns is not None for path in paths for d in load_baseline(path)):

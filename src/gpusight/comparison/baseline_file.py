@@ -25,7 +25,7 @@ from gpusight.comparison.digest_rows import (
     MOST_LAUNCHES,
     MOST_NAMES,
 )
-from gpusight.comparison.named_metrics import LIST, fixes, quantity
+from gpusight.comparison.named_metrics import JOB_LIST, LIST, fixes, quantity
 from gpusight.errors import BaselineError, UsageError
 from gpusight.output_files import write_file
 from gpusight.results import Composite, Fact, Field, Fmt, TableResult
@@ -127,6 +127,9 @@ def _check_steps(digest: Digest) -> str:
 def _series(digest: Digest) -> Iterator[tuple[str, Series]]:
     for key in ("step_ns", "between_ns", "kernel_ns"):
         yield key, getattr(digest, key)
+    if digest.job is not None:
+        known = (digest.job.step_ns, digest.job.communication_ns, digest.job.wait_ns)
+        yield from (("job", series) for series in known if series is not None)
     for key in ("ledger", "phases"):
         yield from ((key, series) for series in getattr(digest, key).values())
     for kernel in digest.kernels:
@@ -242,7 +245,7 @@ _NUMBERS_PER_LINE = 40
 
 def save_baseline(digests: Sequence[Digest], path: Path) -> int:
     """Write a baseline, replacing nothing but a baseline; return its size in bytes."""
-    check_place(path)
+    check_baseline_output(path)
     if not 0 < len(digests) <= MOST_DIGESTS:
         what = f"cannot save a baseline of {len(digests):,} captures"
         raise UsageError(what, hint=f"give 1 to {MOST_DIGESTS:,}")
@@ -265,7 +268,7 @@ def save_baseline(digests: Sequence[Digest], path: Path) -> int:
     return write_file(path, data)
 
 
-def check_place(path: Path) -> None:
+def check_baseline_output(path: Path) -> None:
     """Refuse to write a baseline over anything but a baseline."""
     refuse_capture(path, None)
     if is_capture_name(path):
@@ -440,7 +443,9 @@ def _metrics(digests: Sequence[Digest]) -> list[TableResult]:
     entries = dict.fromkeys(entry for digest in digests for entry in digest.ledger)
     ledger = [quantity(digests, entry) for entry in entries]
     ledger.sort(key=lambda metric: -(metric.mean or 0.0))
-    metrics = [*(quantity(digests, key) for key in LIST), *ledger]
+    jobs = any(digest.job is not None for digest in digests)
+    keys = (*LIST, *(JOB_LIST if jobs else ()))
+    metrics = [*(quantity(digests, key) for key in keys), *ledger]
     tables = []
     for fmt, (key, title) in _SECTIONS.items():
         rows = [

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.ledger.device_ledger import DeviceAccount
     from gpusight.analysis.selection import Selection
     from gpusight.analysis.steps.step_window import StepWindow
-    from gpusight.comparison.digest import Floats
+    from gpusight.trace.intervals import Reals
     from gpusight.trace.trace import Trace
 
 
@@ -234,7 +234,7 @@ class _Ledgers(NamedTuple):
     """The ledger of each step; means over GPUs."""
 
     gpus: tuple[str, ...]
-    steps: dict[str, Floats]
+    steps: dict[str, Reals]
     """By entry, one value per step. They sum to the window."""
     notes: list[str]
 
@@ -262,10 +262,10 @@ def _ledgers(of: _StepWork) -> _Ledgers:
     )
 
 
-def _mean_by_step(accounts: Sequence[DeviceAccount], of: _StepWork) -> dict[str, Floats]:
+def _mean_by_step(accounts: Sequence[DeviceAccount], of: _StepWork) -> dict[str, Reals]:
     """Average entries over GPUs, step by step."""
     blocks = of.blocks
-    entries: dict[str, Floats] = {}
+    entries: dict[str, Reals] = {}
     for of_gpu in accounts:
         in_step = of_gpu.between(blocks.begun_ns, blocks.done_ns).T
         after = of_gpu.between(*blocks.pauses).T

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from itertools import islice
@@ -151,13 +152,21 @@ def mixed_times(digests: Sequence[Digest]) -> str:
             f"{_labels(others)} {_are(others)}"
         )
     estimated = [digest for digest in others if digest.is_estimate]
-    measured = [digest for digest in others if not digest.is_estimate]
+    measured = [d for d in others if not d.is_estimate and not _needs_no_correction(d)]
     if estimated and measured:
         return (
             f"the overhead of the profiler is estimated for {_labels(estimated)}, and measured for "
             f"{_labels(measured)}"
         )
     return ""
+
+
+def _needs_no_correction(digest: Digest) -> bool:
+    """Return whether the estimated overhead is so small that recorded times stay."""
+    steps = sum(digest.blocks)
+    mean_ns = sum(ns * n for ns, n in zip(digest.step_ns, digest.blocks, strict=True)) / steps
+    same = math.isclose(mean_ns, digest.recorded_step_ns or 0.0, rel_tol=1e-6)
+    return same and not digest.pace_steps
 
 
 def all_corrected(digests: Sequence[Digest]) -> bool:

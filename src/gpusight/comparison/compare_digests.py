@@ -25,7 +25,14 @@ from gpusight.comparison.comparison_result import (
 )
 from gpusight.comparison.explain_change import explain
 from gpusight.comparison.kernel_match import match_kernels
-from gpusight.comparison.named_metrics import LIST, ComparedQuantity, both, changes, sampled
+from gpusight.comparison.named_metrics import (
+    JOB_LIST,
+    LIST,
+    ComparedQuantity,
+    both,
+    changes,
+    sampled,
+)
 from gpusight.comparison.phrases import NOTHING, bottleneck, busy_share, percent
 from gpusight.comparison.significance import CONFIDENCE, MIN_CONFIDENCE, MIN_EFFECT
 from gpusight.errors import UsageError
@@ -35,12 +42,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
-    from numpy.typing import NDArray
-
     from gpusight.comparison.digest import CallDigest, CopyDigest, Digest, DigestFinding, Series
     from gpusight.comparison.significance import MeasuredChange
+    from gpusight.trace.intervals import Reals
 
-    Floats: TypeAlias = NDArray[np.float64]
     Pairs: TypeAlias = Sequence[tuple[ComparedQuantity, ComparedQuantity]]
     Test: TypeAlias = Callable[[Pairs], list[MeasuredChange]]
 
@@ -72,7 +77,8 @@ def compare(
     (before, notes), (after, more_notes) = each_once(before), each_once(after)
     test = partial(changes, confidence=confidence, least=least)
     strict = partial(changes, confidence=confidence_of_rows(confidence), least=least)
-    pairs = [both(before, after, key) for key in LIST]
+    jobs = any(digest.job is not None for digest in (*before, *after))
+    pairs = [both(before, after, key) for key in (*LIST, *(JOB_LIST if jobs else ()))]
     metrics = tuple(
         MetricChange(old.key, old.label, old.fmt, change, old.missing or new.missing)
         for (old, new), change in zip(pairs, test(pairs), strict=True)
@@ -288,7 +294,7 @@ def _kernels(
     return _by_change(kernels, lambda row: row.ns)
 
 
-def _launches(digest: Digest, parts: Sequence[Mapping[int, float]]) -> dict[int, Floats]:
+def _launches(digest: Digest, parts: Sequence[Mapping[int, float]]) -> dict[int, Reals]:
     """Sum time and number of the launches of a capture in each match, by its position.
 
     A row counts by the part of its launches that belongs to the match.

@@ -17,13 +17,9 @@ from gpusight.analysis.launch_index import done_ns, rows_of_steps
 from gpusight.analysis.steps.step_list import TraceStep
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gpusight.analysis.selection import TimeWindow
     from gpusight.analysis.steps.step_window import StepWindow
-    from gpusight.trace.intervals import Ints
-
-    Floats: TypeAlias = NDArray[np.float64]
+    from gpusight.trace.intervals import Ints, Reals
 
 
 FORMAT = 3
@@ -90,8 +86,21 @@ class DigestFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Whether the plan of `diagnose` lists it; else it is a note, or saves too little."""
 
 
+class JobDigest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All ranks of a job; times are as recorded, means over ranks."""
+
+    ranks: int
+    step_ns: Series
+    communication_ns: Series
+    """Exposed time in collectives, waits for other ranks included."""
+    wait_ns: Series | None
+    """The waits; None where no collective shows them."""
+    straggler_share: float | None
+    """Largest part of the step that a straggler costs; None where waits are not known."""
+
+
 class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One capture, summarized."""
+    """One capture, summarized; of a job the capture of its first rank, and all ranks in `job`."""
 
     label: str
     """Name of the file, without its folder."""
@@ -164,6 +173,8 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The options that chose a part of the capture, as they are typed; empty where all counts."""
     process: str = ""
     """Whose steps they are, where several processes used the GPU and none was selected."""
+    job: JobDigest | None = None
+    """All ranks, where the captures of several were given; its stragglers are findings, too."""
 
     @property
     def pace_error(self) -> float:
@@ -237,7 +248,7 @@ class StepBlocks:
         ends = self.done_ns[:-1]
         return ends, np.maximum(ends, self.begun_ns[1:]) if self.apart else ends
 
-    def scaled(self, in_step: Floats, after: Floats, total: Floats) -> Floats:
+    def scaled(self, in_step: Reals, after: Reals, total: Reals) -> Reals:
         """Share totals among the steps (last dimension), by what each has in it and after it.
 
         A window holds one pause less than steps, and the end of older GPU work. A step without a
@@ -251,7 +262,7 @@ class StepBlocks:
         known = values.sum(axis=-1, keepdims=True)
         total = np.asarray(total, np.float64)[..., np.newaxis]
         with np.errstate(divide="ignore", invalid="ignore"):
-            shares: Floats = np.where(known > 0, values / known, 1 / count)
+            shares: Reals = np.where(known > 0, values / known, 1 / count)
         return shares * total
 
     def between_ns(self) -> Series:
@@ -277,7 +288,7 @@ class StepBlocks:
             ends[-1] = max(ends[-1], self.time.host_end_ns)
         return ends
 
-    def mean(self, by_step: Ints | Floats) -> Floats:
+    def mean(self, by_step: Ints | Reals) -> Reals:
         """Compute the mean per step in each block, of values by step (the last dimension)."""
         starts = np.cumsum(self.sizes) - self.sizes
         return np.add.reduceat(np.asarray(by_step, np.float64), starts, axis=-1) / self.sizes
@@ -310,7 +321,7 @@ class StepBlocks:
             (pl.col(time) >= pl.Series(ends[step])).alias("after"),
         )
 
-    def sums(self, events: pl.DataFrame, code: Ints, column: str | None, codes: int) -> Floats:
+    def sums(self, events: pl.DataFrame, code: Ints, column: str | None, codes: int) -> Reals:
         """Add a column up (or count) by code (rows) and block (columns), as means per step.
 
         They are scaled as in `scaled`: what is between steps is not an outlier of the last one.
@@ -326,7 +337,7 @@ class StepBlocks:
             sums[:, -1] += np.bincount(code[after], own, codes) / (count - 1)
             known = sums.sum(axis=1, keepdims=True)
             sums *= np.divide(totals, known, out=np.ones_like(totals), where=known > 0)
-        means: Floats = sums / self.sizes
+        means: Reals = sums / self.sizes
         return means
 
 
@@ -352,12 +363,12 @@ def ranked(code: Ints, cost: Ints, most: int) -> Ranked:
     return Ranked(new[group], known[order[:most]], min(len(known), most + 1))
 
 
-def rounded(values: Floats, decimals: int = 0) -> Series:
+def rounded(values: Reals, decimals: int = 0) -> Series:
     """Round values to a series of short numbers."""
     return tuple(np.round(values, decimals).tolist())
 
 
-def rounded_parts(parts: Floats, totals: Series) -> list[Series]:
+def rounded_parts(parts: Reals, totals: Series) -> list[Series]:
     """Round parts (rows) to whole numbers that still sum to the total of each block."""
     down = np.floor(parts)
     short = np.round(np.asarray(totals) - down.sum(axis=0)).astype(np.int64)

@@ -15,6 +15,7 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.work_causes import attribute
+from gpusight.analysis.kernel_behavior import kinds_of
 from gpusight.analysis.ledger.idle_contributors import RECORD
 from gpusight.analysis.memory.device_memory import DeviceMemories
 from gpusight.analysis.memory.memory_usage import no_memory
@@ -32,7 +33,6 @@ from gpusight.comparison.digest import (
     rounded_parts,
 )
 from gpusight.errors import DamagedCaptureError
-from gpusight.naming.kernel_names import classify
 from gpusight.results import NotApplicable
 from gpusight.trace.intervals import number
 
@@ -129,13 +129,14 @@ def kernel_rows(trace: Trace, blocks: StepBlocks, work: pl.DataFrame) -> Digeste
     series = [(times[at], rounded(counts[at], 3)) for at in range(groups.count)]
     # The rest has no name: there is one more series than there are names.
     rows = []
-    for (of_range, of_name), (own_ns, calls) in zip(named, series, strict=False):
-        classified, within = classify(texts[of_name]), families[of_range]
+    kinds = kinds_of(trace, [texts[of_name] for _, of_name in named])
+    for (of_range, _), kind, (own_ns, calls) in zip(named, kinds, series, strict=False):
+        within = families[of_range]
         rows.append(
             KernelDigest(
-                name=plain(texts[of_name]) or NO_NAME,
-                short=plain(classified.short),
-                category=str(classified.category),
+                name=plain(kind.raw) or NO_NAME,
+                short=plain(kind.short),
+                category=str(kind.category),
                 range=None if within is None else plain(within) or NO_NAME,
                 ns=own_ns,
                 calls=calls,

@@ -192,7 +192,7 @@ def check_limits(
     No check passes that one of the `obstacles` concerns. `overlap` is the phrase for kernels that
     only overlap more.
     """
-    pairs = [both(before, after, limit.metric) for limit in limits]
+    pairs = [both(before, after, limit.quantity) for limit in limits]
     for limit, (_, now) in zip(limits, pairs, strict=True):
         limit.check_unit(now.fmt)
     grown = changes(pairs, confidence=confidence, least=0.0)

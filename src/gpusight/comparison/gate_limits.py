@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpusight.analysis.steps.step_list import shortened
 from gpusight.comparison.comparability import KINDS, check_kinds
+from gpusight.comparison.named_metrics import COMMUNICATION_SHARE, SHARES
 from gpusight.comparison.significance import MIN_CONFIDENCE
 from gpusight.errors import UsageError
 from gpusight.results import Fmt
@@ -33,8 +34,13 @@ _MEASURED = {
 _MAX_DIGITS = 37
 _MINUS = str.maketrans({"−": "-"})  # noqa: RUF100
 _HINT = "write METRIC=+3%, METRIC=+1ms, METRIC=+5MB, METRIC=+10 or, as a ceiling, METRIC=50ms"
-_EXAMPLES = {Fmt.TIME: ("a time", "1ms"), Fmt.BYTES: ("a size in bytes", "5MB")}
+_EXAMPLES = {
+    Fmt.TIME: ("a time", "1ms"),
+    Fmt.BYTES: ("a size in bytes", "5MB"),
+    Fmt.SHARE: ("a part of the step", "5%"),
+}
 _COUNTED = ("a count", "10")
+_COMMUNICATION = "exposed_communication"
 
 
 INCONCLUSIVE_POLICIES = ("pass", "fail")
@@ -64,6 +70,12 @@ class GateLimit:
     """What its unit measures: TIME, BYTES, COUNT where it has none, SHARE of the baseline."""
     text: str
     """The limit as typed, without the metric."""
+
+    @property
+    def quantity(self) -> str:
+        """What is measured: a part of the step, where a ceiling of communication is in %."""
+        is_share = self.measures is Fmt.SHARE and self.kind is LimitKind.CEILING
+        return COMMUNICATION_SHARE if is_share and self.metric == _COMMUNICATION else self.metric
 
     def __str__(self) -> str:
         """Return it as typed."""
@@ -135,7 +147,7 @@ def limit_of(metric: str, amount: str) -> GateLimit:
         raise UsageError(f"{shortened(f'{metric}={amount}')!r} is not a limit", hint=_HINT)
     sign, digits, unit = parsed
     measures = _MEASURED[unit.lower()]
-    if measures is Fmt.SHARE and not sign:
+    if measures is Fmt.SHARE and not sign and metric not in (*SHARES, _COMMUNICATION):
         raise UsageError(
             f"{shortened(f'{metric}={amount}')!r} has no sign",
             hint=f"write {metric}=+{digits}% for growth over the baseline",
@@ -145,7 +157,8 @@ def limit_of(metric: str, amount: str) -> GateLimit:
             f"{shortened(f'{metric}={amount}')!r} is impossible: no metric falls by over 100%",
             hint=f"write for example {metric}=-5%",
         )
-    kind = LimitKind.RELATIVE if measures is Fmt.SHARE else LimitKind.ABSOLUTE
+    points = metric in SHARES  # a part of the step grows by percentage points
+    kind = LimitKind.RELATIVE if measures is Fmt.SHARE and not points else LimitKind.ABSOLUTE
     if not sign:
         kind = LimitKind.CEILING
     return GateLimit(metric, kind, value, measures, f"{sign}{digits}{unit}")

@@ -37,11 +37,8 @@ from gpusight.results import Fmt
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from numpy.typing import NDArray
-
     from gpusight.comparison.digest import CallDigest, Digest, DigestFinding, KernelDigest
-
-    Floats: TypeAlias = NDArray[np.float64]
+    from gpusight.trace.intervals import Reals
 
 
 Value: TypeAlias = "SampledChange | float | None"
@@ -51,6 +48,7 @@ _REASONS = {
     "api": "no API calls in the capture, so idle causes are unknown",
     "graph": "CUDA graphs were traced as a whole: their kernels are not in the capture",
     "findings": "the finding has no time estimate",
+    "ranks": "one capture does not show who waits for whom: give the captures of all ranks",
     "ranges": "the capture does not link ranges to GPU work",
 }
 """Why a capture lacks data, where it has no reason of its own."""
@@ -92,7 +90,7 @@ def measured(
     key: str,
     label: str,
     fmt: Fmt,
-    value: Callable[[Digest], Floats | float | None],
+    value: Callable[[Digest], Reals | float | None],
     part: str = "",
     *,
     needs: Sequence[str] = (),
@@ -124,7 +122,7 @@ def measured(
     return ComparedQuantity(key, label, fmt, tuple(by_capture), missing, matched, bool(first_loss))
 
 
-def sampled(digest: Digest, values: Floats, key: str = "") -> SampledChange:
+def sampled(digest: Digest, values: Reals, key: str = "") -> SampledChange:
     """Take the values of a capture's blocks, with the error that their metric has of its pace."""
     rows = values[np.newaxis]
     if not digest.pace_error or not slowed_by_profiler(key):
@@ -149,7 +147,7 @@ _HOST_TIMES = ("step_time", "between_steps", "findings")
 _HOST_PREFIXES = ("range:", "api:", "finding:")
 
 
-def summed(series: Iterable[Sequence[float]], digest: Digest) -> Floats:
+def summed(series: Iterable[Sequence[float]], digest: Digest) -> Reals:
     """Sum series of a capture block by block."""
     total = np.zeros(len(digest.blocks))
     for values in series:
@@ -220,7 +218,7 @@ def _kernels(digests: Sequence[Digest], key: str, pattern: str) -> ComparedQuant
     def kernels(digest: Digest) -> list[KernelDigest]:
         return [k for k in digest.kernels if matches(k.name) or matches(k.short)]
 
-    def value(digest: Digest) -> Floats | None:
+    def value(digest: Digest) -> Reals | None:
         return _unless_graphs(digest, [kernel.ns for kernel in kernels(digest)])
 
     matched = any(map(kernels, digests))
@@ -244,7 +242,7 @@ def _calls(
         calls: tuple[CallDigest, ...] = getattr(digest, part)
         return calls
 
-    def value(digest: Digest) -> Floats | None:
+    def value(digest: Digest) -> Reals | None:
         if part in digest.missing and not rows(digest):
             return None
         every = [series(call) for call in rows(digest) if matches(call.name)]
@@ -259,7 +257,7 @@ def _phase(digests: Sequence[Digest], key: str, phase: str) -> ComparedQuantity:
     if phase not in PHASES:
         raise UsageError(f"unknown phase {phase!r}", why=f"phases are {', '.join(PHASES)}")
 
-    def value(digest: Digest) -> Floats | None:
+    def value(digest: Digest) -> Reals | None:
         if not digest.phases:
             return None
         return summed([digest.phases[phase]] if phase in digest.phases else [], digest)
@@ -338,6 +336,12 @@ LIST = (
     "findings",
 )
 """Metrics of every comparison, in the order of its table."""
+JOB_LIST = ("exposed_communication", "wait_for_ranks", "straggler")
+"""Metrics of every comparison of jobs."""
+COMMUNICATION_SHARE = "exposed_communication_share"
+"""What a limit of `exposed_communication` without a sign and with % is on."""
+SHARES = ("straggler", COMMUNICATION_SHARE)
+"""Metrics that are a part of the step: their limits are in %, growth in percentage points."""
 _PAGING = "Unified "
 _COPY_KINDS = ("h2d", "d2h", "d2d", "p2p", "h2h", "unified", "memset", "other")
 
@@ -394,7 +398,7 @@ def entries() -> tuple[str, ...]:
 
 def metric_keys(digests: Sequence[Digest] = ()) -> list[str]:
     """List all keys but patterns, those of the captures' ledgers included."""
-    keys = dict.fromkeys((*LIST, COMPUTE, COPY, *entries(), *_ledgers(digests)))
+    keys = dict.fromkeys((*LIST, *JOB_LIST, COMPUTE, COPY, *entries(), *_ledgers(digests)))
     return [*keys, *(f"phase:{phase}" for phase in PHASES), *(f"finding:{r}" for r in rules())]
 
 
@@ -407,16 +411,23 @@ def _is_part(entry: str, key: str) -> bool:
     return bool(key) and f"{entry}/".startswith(f"{key}/")
 
 
-def _of_ledger(digest: Digest, key: str) -> Floats:
+def _communication(digest: Digest) -> tuple[Reals, Reals]:
+    """Return the exposed communication and the step time; of a job, both means over its ranks."""
+    if digest.job is not None:
+        return np.array(digest.job.communication_ns), np.array(digest.job.step_ns)
+    return _of_ledger(digest, COMMUNICATION), np.array(digest.step_ns, float)
+
+
+def _of_ledger(digest: Digest, key: str) -> Reals:
     return summed((ns for entry, ns in digest.ledger.items() if _is_part(entry, key)), digest)
 
 
-def _unless_graphs(digest: Digest, series: Sequence[Sequence[float]]) -> Floats | None:
+def _unless_graphs(digest: Digest, series: Sequence[Sequence[float]]) -> Reals | None:
     """Sum series of kernels; None where CUDA graphs hide some of them."""
     return None if GRAPH in digest.ledger else summed(series, digest)
 
 
-def _bytes(digest: Digest, *, up: bool) -> Floats | None:
+def _bytes(digest: Digest, *, up: bool) -> Reals | None:
     """Sum the bytes of H2D copies (`up`) or D2H copies; unified memory paging is neither."""
     if "copies" in digest.missing and not digest.copies:
         return None
@@ -432,7 +443,7 @@ def crosses(operation: str, *, up: bool) -> bool:
     return ends[0] == "Host" and ends[1] not in ("", "Host")
 
 
-_METRICS: dict[str, tuple[str, Fmt, Callable[[Digest], Floats | float | None]]] = {
+_METRICS: dict[str, tuple[str, Fmt, Callable[[Digest], Reals | float | None]]] = {
     "step_time": ("Step time", Fmt.TIME, lambda d: np.array(d.step_ns, float)),
     "between_steps": ("Between steps", Fmt.TIME, lambda d: np.array(d.between_ns, float)),
     "kernel_time": ("Kernel time", Fmt.TIME, lambda d: _unless_graphs(d, [d.kernel_ns])),
@@ -460,10 +471,29 @@ _METRICS: dict[str, tuple[str, Fmt, Callable[[Digest], Floats | float | None]]] 
         lambda d: None if "findings" in d.missing else float(len(fixes(d))),
     ),
 }
+_METRICS |= {
+    "exposed_communication": ("Exposed communication", Fmt.TIME, lambda d: _communication(d)[0]),
+    COMMUNICATION_SHARE: (
+        "Exposed communication",
+        Fmt.SHARE,
+        lambda d: _communication(d)[0] / np.maximum(1.0, _communication(d)[1]),
+    ),
+    "wait_for_ranks": (
+        "Wait for other ranks",
+        Fmt.TIME,
+        lambda d: None if d.job is None or d.job.wait_ns is None else np.array(d.job.wait_ns),
+    ),
+    "straggler": (
+        "Largest straggler",
+        Fmt.SHARE,
+        lambda d: None if d.job is None else d.job.straggler_share,
+    ),
+}
 _TIMES = ("step_time", "between_steps", "kernel_time", "launches")
 _NEEDS = {
     **dict.fromkeys(_TIMES, (KERNELS,)),  # a step ends when its GPU work is done
     **dict.fromkeys(("busy", "idle"), (KERNELS, COPIES)),
+    **dict.fromkeys(("exposed_communication", COMMUNICATION_SHARE), (KERNELS,)),
     "findings": (KERNELS, COPIES, API),
     **dict.fromkeys(("h2d_bytes", "d2h_bytes"), (COPIES,)),
 }
@@ -486,4 +516,5 @@ _PART_OF = {
     "d2h_bytes": "copies",
     "kernel_time": "graph",
     "launches": "graph",
+    **dict.fromkeys(("wait_for_ranks", "straggler"), "ranks"),
 }

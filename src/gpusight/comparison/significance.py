@@ -15,11 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TypeAlias
 
-    from numpy.typing import NDArray
+    from gpusight.trace.intervals import Flags, Reals
 
-    Mask = NDArray[np.bool_]
-    Floats: TypeAlias = NDArray[np.float64]
-    Ends: TypeAlias = tuple[Floats, Floats]
+    Ends: TypeAlias = tuple[Reals, Reals]
 
 
 class ChangeVerdict(enum.Enum):
@@ -98,8 +96,8 @@ _ROWS = 1000
 
 
 def dealt_interval(
-    values: Floats, weights: Floats, before: int, confidence: float
-) -> tuple[Floats, Floats]:
+    values: Reals, weights: Reals, before: int, confidence: float
+) -> tuple[Reals, Reals]:
     """Compute the ends of the interval of what was added, for each row of `values`.
 
     The first `before` columns are the one side. Where even the most extreme
@@ -121,17 +119,17 @@ def dealt_interval(
     return np.concatenate(low), np.concatenate(high)
 
 
-def _shares(later: Mask, weights: Floats) -> Floats:
+def _shares(later: Flags, weights: Reals) -> Reals:
     """Compute what each value adds to the difference of the sides' means, for each permutation."""
     later_weights, earlier_weights = later * weights, ~later * weights
-    shares: Floats = later_weights / later_weights.sum(
+    shares: Reals = later_weights / later_weights.sum(
         axis=1, keepdims=True
     ) - earlier_weights / earlier_weights.sum(axis=1, keepdims=True)
     return shares
 
 
 @lru_cache(maxsize=64)
-def _deals(before: int, after: int) -> tuple[Mask, int]:
+def _deals(before: int, after: int) -> tuple[Flags, int]:
     """List the values of the later side in each permutation but the true one; count all."""
     if before > after:
         mirrored, count = _deals(after, before)
@@ -160,7 +158,7 @@ _WIDE = 12.0
 """Standard deviations that cover all of it, for many degrees of freedom."""
 
 
-def t_quantile(confidence: float, freedom: Floats) -> Floats:
+def t_quantile(confidence: float, freedom: Reals) -> Reals:
     """Compute the t that |t| stays below with probability `confidence`; `freedom` is 1 or more."""
     distinct, position = np.unique(np.ravel(np.clip(freedom, 1.0, _MOST)), return_inverse=True)
     low = np.zeros_like(distinct)
@@ -174,7 +172,7 @@ def t_quantile(confidence: float, freedom: Floats) -> Floats:
         values = np.cos(half * (1 + _NODES)) ** (distinct[:, None] - 1)
         less = (values * _WEIGHTS).sum(axis=1) * half[:, 0] < target
         low, high = np.where(less, middle, low), np.where(less, high, middle)
-    quantile: Floats = np.sqrt(distinct) * np.tan(low)
+    quantile: Reals = np.sqrt(distinct) * np.tan(low)
     return quantile[position].reshape(np.shape(freedom))
 
 
@@ -200,14 +198,14 @@ class SampledChange:
 
     blocks: tuple[int, ...]
     """Steps in each block."""
-    values: NDArray[np.float64]
+    values: Reals
     """A row for each quantity, a column for each block; all finite."""
-    errors: NDArray[np.float64] | None = None
+    errors: Reals | None = None
     """Standard error of each mean that blocks do not show: of the step time without the profiler,
     to which the blocks were scaled. None for 0."""
 
     @property
-    def means(self) -> NDArray[np.float64]:
+    def means(self) -> Reals:
         """Means over all steps, one for each row."""
         return _mean(self.values, np.array(self.blocks, np.float64))
 
@@ -290,10 +288,10 @@ def repeats_to_settle(
 class _Units:
     """One side: values that vary independently, or nearly."""
 
-    values: Floats
+    values: Reals
     """A row for each quantity, a column for each unit."""
-    weights: Floats
-    alike: Floats
+    weights: Reals
+    alike: Reals
     """Consecutive values per independent value, for each row; 1 or more."""
     steps: _Units | None = None
     """What a single capture is the mean of."""
@@ -303,7 +301,7 @@ class _Units:
         return len(self.weights)
 
     @property
-    def means(self) -> Floats:
+    def means(self) -> Reals:
         return _mean(self.values, self.weights)
 
     @property
@@ -312,33 +310,33 @@ class _Units:
         return max(self.count - 1, 1)
 
     @property
-    def variance(self) -> Floats:
+    def variance(self) -> Reals:
         """Variance of a unit of weight 1, for each row; 0 where there is one unit only."""
         apart = (self.values - self.means[:, None]) ** 2
-        variance: Floats = apart @ self.weights / self.freedom * self.alike
+        variance: Reals = apart @ self.weights / self.freedom * self.alike
         return variance
 
     @property
-    def spread(self) -> Floats:
+    def spread(self) -> Reals:
         """Variance of the mean, for each row."""
-        spread: Floats = self.variance / self.weights.sum()
+        spread: Reals = self.variance / self.weights.sum()
         return spread
 
-    def scaled(self, scale: Floats) -> _Units:
+    def scaled(self, scale: Reals) -> _Units:
         """Divide the values of each row."""
         steps = self.steps and self.steps.scaled(scale)
         return replace(self, values=self.values / scale[:, None], steps=steps)
 
 
-def _mean(values: Floats, weights: Floats) -> Floats:
-    mean: Floats = values @ (weights / weights.sum())
+def _mean(values: Reals, weights: Reals) -> Reals:
+    mean: Reals = values @ (weights / weights.sum())
     return mean
 
 
 def _units(side: Sequence[SampledChange], basis: Basis) -> _Units:
     """Take captures as units, in an order that does not depend on the one given, or blocks."""
     values = side[0].values
-    steps = _Units(values, np.array(side[0].blocks, np.float64), _alike(values))
+    steps = _Units(values, np.array(side[0].blocks, np.float64), _values_per_independent(values))
     if basis is not Basis.REPEATS:
         return steps
     means = np.sort(np.stack([capture.means for capture in side], axis=1), axis=1)
@@ -346,7 +344,7 @@ def _units(side: Sequence[SampledChange], basis: Basis) -> _Units:
     return _Units(means, np.ones(len(side)), np.ones(len(means)), alone)
 
 
-def _alike(values: Floats) -> Floats:
+def _values_per_independent(values: Reals) -> Reals:
     """Estimate how many consecutive values equal one independent value, by AR(1).
 
     The autocorrelation r of n values is too small by about (1 + 4r) / n. Values
@@ -361,15 +359,15 @@ def _alike(values: Floats) -> Floats:
     lagged = (apart[:, 1:] * apart[:, :-1]).sum(axis=1)
     correlation = np.divide(lagged, total, out=np.zeros_like(total), where=total > 0)
     likeness = np.clip((correlation * count + 1) / (count - 4), 0.0, _MOST_ALIKE)
-    alike: Floats = (1 + likeness) / (1 - likeness)
+    alike: Reals = (1 + likeness) / (1 - likeness)
     return alike
 
 
-def _error_of_mean(side: Sequence[SampledChange]) -> Floats:
+def _error_of_mean(side: Sequence[SampledChange]) -> Reals:
     """Combine the errors of captures to that of their mean, for each row."""
     zero = np.zeros(len(side[0].values))
     errors = [zero if capture.errors is None else capture.errors for capture in side]
-    combined: Floats = np.sqrt(np.sum(np.square(errors), axis=0)) / len(side)
+    combined: Reals = np.sqrt(np.sum(np.square(errors), axis=0)) / len(side)
     return combined
 
 
@@ -390,7 +388,7 @@ def _interval(before: _Units, after: _Units, confidence: float) -> Ends:
     return np.where(varies, low, delta), np.where(varies, high, delta)
 
 
-def _half_width(before: _Units, after: _Units, confidence: float) -> Floats:
+def _half_width(before: _Units, after: _Units, confidence: float) -> Reals:
     """Compute half of Welch's interval.
 
     A single unit is taken to vary as those of the other side, or as its own steps if that is more:
@@ -409,8 +407,8 @@ def _half_width(before: _Units, after: _Units, confidence: float) -> Floats:
     return np.maximum(half, _half(single.steps.spread, single.steps.freedom, confidence))
 
 
-def _half(spread: Floats, freedom: Floats | int, confidence: float) -> Floats:
-    half: Floats = t_quantile(confidence, np.asarray(freedom, np.float64)) * np.sqrt(spread)
+def _half(spread: Reals, freedom: Reals | int, confidence: float) -> Reals:
+    half: Reals = t_quantile(confidence, np.asarray(freedom, np.float64)) * np.sqrt(spread)
     return half
 
 

@@ -15,7 +15,7 @@ from gpusight.readers.cache_folder import protect_capture
 from gpusight.readers.column_cache import CachedSource
 from gpusight.readers.file_blocks import BLOCK_BYTES, FileBlocks, head_of
 from gpusight.readers.guarded_source import GuardedSource, capture_identity, file_status, reading
-from gpusight.readers.stacks.stack_files import is_folded, is_speedscope
+from gpusight.readers.stacks.imported_stacks import is_folded, is_speedscope
 from gpusight.recording.collect_stacks import stacks_path
 from gpusight.recording.inside.stack_sampler import MAGIC
 from gpusight.sniff import (
@@ -221,14 +221,14 @@ _NCU_TEXT = "ncu.text_source:ncu_csv_source"
 READERS: tuple[tuple[Callable[[FileStart], object], str], ...] = (
     (lambda start: start.text.startswith(NCU_REPORT), "ncu.ncu_report:NcuSource"),
     (lambda start: _NCU_PAGE.match(start.letters), _NCU_TEXT),
-    (FileStart.is_speedscope, "stacks.stack_files:speedscope_source"),
+    (FileStart.is_speedscope, "stacks.imported_stacks:speedscope_source"),
     (FileStart.is_json, "chrome_source:ChromeSource"),
     (lambda start: start.text.startswith(PICKLE), "torch.memory_snapshot:snapshot_source"),
     (FileStart.is_ncu_table, _NCU_TEXT),
     (FileStart.is_key_averages, "torch.key_averages:key_averages_source"),
     (FileStart.is_ncu_log, _NCU_TEXT),
     (lambda start: start.text.startswith(_PROTOBUF_FIELD_1), "jax.jax_profile:xplane_source"),
-    (lambda start: is_folded(start.text), "stacks.stack_files:folded_source"),
+    (lambda start: is_folded(start.text), "stacks.imported_stacks:folded_source"),
 )
 """How files are recognized, in this order, and their reader: a module of `readers` and what is
 called with the path. The forms of Nsight Systems are recognized before and share one reader."""

@@ -13,9 +13,11 @@ from gpusight.readers.protobuf_wire import BYTES, FIXED32, FIXED64, VARINT, Wire
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Int64: TypeAlias = NDArray[np.int64]
+    from gpusight.trace.intervals import Flags, Ints, Reals
+
+    Int64: TypeAlias = Ints
     UInt64: TypeAlias = NDArray[np.uint64]
-    Rows: TypeAlias = NDArray[np.int64] | slice
+    Rows: TypeAlias = Ints | slice
 
 
 PADDING = 64
@@ -35,7 +37,7 @@ class FieldValues(NamedTuple):
     """Where a field was found: which messages (all when a slice) and its value in each."""
 
     rows: Rows
-    values: NDArray[np.int64] | NDArray[np.float64]
+    values: Ints | Reals
 
 
 class ByteSpans(NamedTuple):
@@ -136,7 +138,7 @@ def _long_varints(buffer: MessageBuffer, at: Int64) -> tuple[UInt64, Int64]:
     return values, np.where(short, sizes, 9 + ten.astype(np.int64))
 
 
-def value_counts(values: NDArray[np.int64] | NDArray[np.float64]) -> dict[int, int]:
+def value_counts(values: Ints | Reals) -> dict[int, int]:
     """Count how often each number occurs."""
     if not len(values):
         return {}
@@ -328,7 +330,7 @@ class MessageCursor:
         self.tags[rows] = tags
 
 
-def _narrow(rows: Rows, keep: NDArray[np.bool_]) -> Rows | None:
+def _narrow(rows: Rows, keep: Flags) -> Rows | None:
     """Keep some of these rows; None when no row is left."""
     if not keep.any():
         return None

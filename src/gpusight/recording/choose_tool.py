@@ -17,8 +17,8 @@ from gpusight.recording.programs import (
     OLDEST_PYTHON,
     ProgramInfo,
     ProgramKind,
-    ask_interpreter,
     find_cupti,
+    query_interpreter,
 )
 from gpusight.recording.request import NcuLevel, RecordRequest, Tool, stop_without_end
 from gpusight.recording.tools import find_tool, recent_tool, require_tool, why_not_found
@@ -134,7 +134,7 @@ def _is_windowed(
     several = program.is_launcher or program.word in CONTAINERS
     if several or not is_surely_python or any(o.among(request.extra) for o in timing):
         return False
-    python = ask_interpreter(str(program.interpreter), environ)
+    python = query_interpreter(str(program.interpreter), environ)
     return python is not None and python.version >= OLDEST_PYTHON and "torch" in python.packages
 
 
@@ -187,7 +187,9 @@ def _best(request: RecordRequest, program: ProgramInfo, environ: Mapping[str, st
             hint="see: gpusight doctor",
         )
     absent = why_not_found(Tool.NSYS)
-    python = None if program.interpreter is None else ask_interpreter(program.interpreter, environ)
+    python = (
+        None if program.interpreter is None else query_interpreter(program.interpreter, environ)
+    )
     if python is None:
         why = f"{absent}; the packages of the program's Python are unknown"
         return ToolChoice(Tool.TORCH, None, why)
@@ -239,7 +241,9 @@ def _checked_python(
             why="that option ignores PYTHONPATH and sitecustomize",
             hint=f"remove {program.deaf_flag}",
         )
-    python = None if program.interpreter is None else ask_interpreter(program.interpreter, environ)
+    python = (
+        None if program.interpreter is None else query_interpreter(program.interpreter, environ)
+    )
     if python is None:
         unsure = f"{needed_for} works if {program.word} runs Python {oldest} or later"
         return replace(choice, notes=(*choice.notes, unsure))

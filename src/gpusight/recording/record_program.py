@@ -27,11 +27,8 @@ from gpusight.recording.choose_tool import (
     is_recorder_injected,
 )
 from gpusight.recording.collect_stacks import StackFiles, collect_stacks
-from gpusight.recording.doctor.environment_checks import (
-    CounterAccess,
-    counters,
-    debug_settings,
-)
+from gpusight.recording.debug_settings import debug_settings
+from gpusight.recording.doctor.environment_checks import CounterAccess, counters
 from gpusight.recording.doctor.machine import Machine
 from gpusight.recording.inside.environment import (
     CUPTI,

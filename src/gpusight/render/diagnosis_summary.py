@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -315,7 +316,7 @@ def _differs_alone(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> bo
     return is_more and more_ns - less_ns >= _MIN_ALONE_SHARE * diagnosis.focus.length_ns
 
 
-def beside_text(
+def outside_plan_text(
     diagnosis: TimelineDiagnosis, finding: TimelineFinding, *, explained: bool = False
 ) -> str:
     """Write a finding that is not in the plan, in one line; `explained` where that is below it."""
@@ -339,11 +340,13 @@ def needed_first(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
 
 
 def needs_notes(diagnosis: TimelineDiagnosis) -> list[str]:
-    """Say which fixes are only possible after others: `apply fix 2 (host-sync) before fix 1`.
+    """Say which fixes need one that comes after them: `apply fix 2 (host-sync) before fix 1`.
 
-    The plan ranks by time saved, which is not the order to apply them.
+    What is needed comes first in the plan, but for a fix that saves nothing itself.
     """
-    needs = [(f, needed_first(diagnosis, f)) for f in diagnosis.plan]
+    plan = [f.rule for f in diagnosis.plan]
+    late = [f for at, f in enumerate(diagnosis.plan) if not set(plan[:at]).issuperset(f.needs)]
+    needs = [(f, needed_first(diagnosis, f)) for f in late]
     return [f"apply {first} before {_fix_named(diagnosis, f.rule)}" for f, first in needs if first]
 
 
@@ -440,11 +443,17 @@ def covered(diagnosis: TimelineDiagnosis) -> list[tuple[str, str]]:
     return [(", ".join(rules), by) for by, rules in by_rule.items()]
 
 
+_SHELL = re.compile(r"(?:gpusight|export|unset) |[A-Z_]+=\S+ \w")
+"""How lines for a shell begin: a command, or a variable of the environment."""
+_CUDA = re.compile(r"^//|[;{]\s*(?://|$)")
+"""A comment or the end of a statement of CUDA C++."""
+
+
 def language(code: str) -> str:
     """Return in which language lines to paste are written."""
-    if code.startswith("gpusight "):
+    if _SHELL.match(code):
         return "bash"
-    is_cuda = any(line.rstrip().endswith((";", "{")) for line in code.splitlines())
+    is_cuda = any(map(_CUDA.search, code.splitlines()))
     return "cuda" if is_cuda else "python"
 
 

@@ -18,10 +18,8 @@ from gpusight.results import NotApplicable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from gpusight.analysis.selection import Selection
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
     from gpusight.trace.trace import Trace
 
 
@@ -90,7 +88,7 @@ class _NodeNames:
     """Position in `texts` of each name of the table."""
     family: Ints
     """Position in `texts` of the family of each plain name."""
-    is_step: NDArray[np.bool_]
+    is_step: Flags
     """Whether a family is that of steps."""
 
 

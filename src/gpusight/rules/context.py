@@ -31,8 +31,6 @@ from gpusight.units import format_mean, format_time
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
     from gpusight.analysis.capture_completeness import IssuedWork
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.ledger.device_ledger import Ledger
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.hardware.gpu_table import Gpu
     from gpusight.rules.frameworks import Framework
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Ints, Reals
     from gpusight.trace.trace import Trace
 
 
@@ -399,13 +397,13 @@ def _representative(focus: StepWindow, op_starts: Ints, op_ns: Ints) -> tuple[Tr
     # One column each, summed up to the start of every step.
     totals = np.stack((edges_ns, gpu_ns, at), axis=1).astype(np.float64)
     for max_ops in (MAX_SAMPLE_OPS, MAX_VARIED_OPS):
-        first, last, miss = _most_alike(totals, max_ops)
+        first, last, miss = _most_typical(totals, max_ops)
         if miss <= MAX_SAMPLE_MISS:
             break
     return focus.steps[first:last]
 
 
-def _most_alike(totals: NDArray[np.float64], max_ops: int) -> tuple[int, int, float]:
+def _most_typical(totals: Reals, max_ops: int) -> tuple[int, int, float]:
     """Return the run of steps whose means miss those of all steps least, and by which part.
 
     Of runs with at most so many GPU activities, the last column of `totals`; at least one step.

@@ -16,8 +16,8 @@ from gpusight.analysis.attribution.work_causes import (
     names_of_causes,
 )
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind
+from gpusight.analysis.kernel_behavior import kinds_of
 from gpusight.analysis.kernel_summary import BLOCK, GRID, distinct_short_names, product
-from gpusight.naming.kernel_names import classify
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import GpuSchedule
@@ -110,7 +110,7 @@ def _kernel_details(trace: Trace, rows: pl.Series) -> pl.DataFrame:
     kernels = table[rows]
     code = kernels["name"].to_physical()
     names, codes = names_of(kernels["name"]), code.unique().sort()
-    kinds = [classify(names[c]) for c in codes]
+    kinds = kinds_of(trace, [names[c] for c in codes])
     by_name = pl.DataFrame(
         {
             "code": codes,

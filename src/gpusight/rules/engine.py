@@ -41,8 +41,9 @@ PROFILER_LAUNCH_NS = 4_000
 """Overhead of a profiler per launch: 3 to 5 us were measured."""
 MIN_PLAN_SHARE = 0.005
 """Share of the time that a fix must save after the fixes above it to be one of the plan."""
-MAX_TIE_SHARE = 0.1
-"""Part by which savings may differ and count as the same: estimates are no better."""
+MAX_TIE_SHARE = 0.15
+"""Part by which savings may differ and count as the same: predictions of the step after a fix are
+off by more in the median (docs/accuracy.md)."""
 MIN_ORDER_SHARE = 0.005
 """Share of the time by which two fixes must differ for their order to matter: that of the smallest
 finding."""
@@ -63,7 +64,7 @@ class RuleResults(Generic[Finding]):
     """The results of the rules for a timeline, or for one launch."""
 
     findings: tuple[Finding, ...]
-    """The one that saves most first."""
+    """In the order of the plan."""
     clean: tuple[str, ...]
     not_applicable: dict[str, RuleNotApplicable]
     covered: dict[str, str] = field(default_factory=dict)
@@ -143,7 +144,7 @@ def _cases(replays: _PlanReplays, by_id: Mapping[str, TimelineRule]) -> _Cases:
     ]
     matched = {case.rule.id for case in cases}
     covered: dict[str, str] = {}
-    worth = _worth_it(context, cases)
+    worth = _notable(context, cases)
     for case in sorted(worth, key=lambda c: -(-1.0 if c.alone_ns is None else c.alone_ns)):
         # One that is covered itself covers nothing: of two that name each other the larger stays.
         if case.rule.id not in covered:
@@ -209,7 +210,7 @@ class _PlanReplays:
     def min_ns(self, *cases: _Case) -> float:
         """Return the GPU time that fixes leave: no plan makes the time shorter.
 
-        An estimate without a replay may be of GPU time, unless its rule gives a least time.
+        An estimate without a replay may be of GPU time, unless its rule sets a least time.
         """
         estimates = (c for c in cases if not c.match.change and c.match.min_ns is None)
         estimated_ns = sum(case.alone_ns or 0.0 for case in estimates)
@@ -219,14 +220,16 @@ class _PlanReplays:
 def _plan(replays: _PlanReplays, cases: Sequence[_Case]) -> tuple[list[_Case], list[_Case]]:
     """Choose the fix that saves most, then the one that saves most after it, and so on.
 
-    Savings are incremental, so that they add up. What saves too little after the fixes above is not
-    in the plan: it follows, with the fix that takes most of its saving, if it saves enough alone.
+    What a fix needs comes before it: the plan is in the order to apply. Savings are incremental, so
+    that they add up. What saves too little after the fixes above is not in the plan: it follows,
+    with the fix that takes most of its saving, if it saves enough alone.
     What cannot be replayed saves its estimate, as far as there is time left besides the GPU's work;
     what has no estimate follows the plan, and what is no fix comes last.
     """
     context = replays.context
     order: list[_Case] = []
     total_ns = remaining_ns = float(context.replay.unchanged.total_ns)
+    rest_ns = 0.0
     waiting = [case for case in cases if case.alone_ns is not None and case.rule.is_fix]
     others = [case for case in cases if case not in waiting]
     before_ns: dict[str, float] = {}
@@ -235,16 +238,19 @@ def _plan(replays: _PlanReplays, cases: Sequence[_Case]) -> tuple[list[_Case], l
         options = []
         for case in waiting:
             left_ns = max(0.0, remaining_ns - replays.min_ns(*order, case))
-            saved_ns = min(_after(replays, order, case, total_ns), left_ns)
+            saved_ns = min(_after(replays, order, case, total_ns, rest_ns), left_ns)
             options.append(replace(case, saved_ns=saved_ns))
         for option in options if order else ():
             losses[option.rule.id][order[-1].rule.id] = before_ns[option.rule.id] - _saved(option)
-        best = _next_fix(options)
+        best = _next_fix(options, MIN_PLAN_SHARE * context.length_ns)
         before_ns = {option.rule.id: _saved(option) for option in options}
         order.append(best)
         waiting = [case for case in waiting if case.rule.id != best.rule.id]
         remaining_ns -= _saved(best)
         total_ns -= _saved(best) * bool(best.match.change)
+        if best.rule.is_general or rest_ns:
+            limited_ns = max(0.0, total_ns - replays.run(*order).total_ns)
+            rest_ns = limited_ns if best.rule.is_general else min(rest_ns, limited_ns)
     # What saves little but comes before a fix that saves more exposes that one's time.
     min_ns = MIN_PLAN_SHARE * context.length_ns
     worth = {c.rule.id for c in order if _saved(c) >= min_ns and _saves_enough(context, c)}
@@ -260,37 +266,46 @@ def _plan(replays: _PlanReplays, cases: Sequence[_Case]) -> tuple[list[_Case], l
         beside.append(replace(case, instead_of=instead_of))
     large = [
         replace(c, alone_ns=None, saved_ns=None)
-        for c in _worth_it(context, tail)
+        for c in _notable(context, tail)
         if not _saves_enough(context, c)
     ]
     untimed = [case for case in others if case.rule.is_fix]
-    notes = [case for case in _worth_it(context, others) if not case.rule.is_fix]
+    notes = [case for case in _notable(context, others) if not case.rule.is_fix]
     listed = [*plan, *untimed, *large, *beside, *notes]
     listed.sort(key=lambda case: not case.match.leads)
     ids = {case.rule.id for case in listed}
     return listed, [case for case in cases if case.rule.id not in ids]
 
 
-def _next_fix(options: Sequence[_Case]) -> _Case:
-    """Choose the fix that saves most.
+def _next_fix(options: Sequence[_Case], min_ns: float) -> _Case:
+    """Choose the fix that saves most, or what has to be fixed before it.
 
     Of fixes that save about as much, work that nobody needs goes first: what makes work cheaper
-    then has less to do.
+    then has less to do. A fix that is needed and saves nothing yet stays where it is.
     """
     best = max(options, key=lambda option: (_saved(option), option.alone_ns or 0.0))
     close = [o for o in options if _saved(o) >= (1 - MAX_TIE_SHARE) * _saved(best)]
-    return next((option for option in close if option.rule.removes_work), best)
+    best = next((option for option in close if option.rule.removes_work), best)
+    needed = [o for o in options if o.rule.id in best.match.needs and _saved(o) >= min_ns]
+    return max(needed, key=_saved) if needed else best
 
 
 def _saved(case: _Case) -> float:
     return case.saved_ns or 0.0
 
 
-def _after(replays: _PlanReplays, plan: Sequence[_Case], case: _Case, total_ns: float) -> float:
-    """Return what a case saves of the time that the fixes of a plan leave."""
+def _after(
+    replays: _PlanReplays, plan: Sequence[_Case], case: _Case, total_ns: float, rest_ns: float
+) -> float:
+    """Return what a case saves of the time that the fixes of a plan leave.
+
+    A general fix of the plan is replayed with all others, and limited to what they leave. `rest_ns`
+    is the difference: it is theirs, each as far as it saves that alone.
+    """
     if not case.match.change or not any(above.match.change for above in plan):
         return case.alone_ns or 0.0
-    return max(0.0, total_ns - replays.run(*plan, case).total_ns)
+    saved_ns = total_ns - replays.run(*plan, case).total_ns
+    return max(0.0, saved_ns - rest_ns, min(case.alone_ns or 0.0, saved_ns))
 
 
 def _changes(cases: Iterable[_Case]) -> list[Change]:
@@ -302,7 +317,7 @@ def _changes(cases: Iterable[_Case]) -> list[Change]:
     ]
 
 
-def _worth_it(context: RuleContext, cases: Iterable[_Case]) -> list[_Case]:
+def _notable(context: RuleContext, cases: Iterable[_Case]) -> list[_Case]:
     """Keep cases that save enough, or whose problem takes much of the time."""
     min_ns = MIN_LISTED_SHARE * context.length_ns
     return [
@@ -347,12 +362,13 @@ def _with_robustness(context: RuleContext, cases: Sequence[_Case]) -> list[_Case
     before_ns = total_ns() if len(replayed) > 1 else 0
     unsure: set[str] = set()
     for at, (case, other) in enumerate(pairwise(replayed)):
+        is_needed = case.rule.id in other.match.needs
         first_ns, other_ns = (total_ns(*replayed[:at], added) for added in (case, other))
         saved_ns, other_saved_ns = (float(before_ns - ns) for ns in (first_ns, other_ns))
         if not at:  # the plan limits what the first fix saves
             saved_ns = min(saved_ns, _max_saved_ns(context, case.match))
             other_saved_ns = min(other_saved_ns, _max_saved_ns(context, other.match))
-        if other_saved_ns - saved_ns > MIN_ORDER_SHARE * context.length_ns:
+        if not is_needed and other_saved_ns - saved_ns > MIN_ORDER_SHARE * context.length_ns:
             unsure |= {case.rule.id, other.rule.id}
         before_ns = first_ns
     return [replace(case, robust=case.rule.id not in unsure) for case in cases]

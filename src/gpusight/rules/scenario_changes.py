@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpusight.analysis.replay.changes import Change
-    from gpusight.analysis.replay.simulation import Flags, ReplayProgram
+    from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.analysis.scenario import Scenario, WhatIf
     from gpusight.rules.context import RuleContext
     from gpusight.rules.patterns.fp32_gemms import TensorFormat
     from gpusight.rules.rule import RuleVerdict
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
     from gpusight.trace.trace import Trace
 
 
@@ -157,7 +157,7 @@ def changes_of_scenario(context: RuleContext, scenario: Scenario) -> Changes:
     """Return the changes of a scenario; raises UsageError where it matches nothing."""
     match scenario.verb:
         case ScenarioAction.GRAPH:
-            return (as_graphs(),)
+            return (as_graphs(outside=memcpys.not_in_graphs(context)),)
         case ScenarioAction.SPEEDUP:
             return _faster(context, scenario)
         case ScenarioAction.PRECISION:
@@ -455,7 +455,7 @@ def _other_ranks(context: RuleContext) -> str:
 
 
 def _gil(context: RuleContext) -> str:
-    if not context.trace.has("os_calls") or not is_python(context):
+    if not is_python(context):
         return ""
     waited_ns = int(lock_waits(context)["duration_ns"].sum())
     if waited_ns < MIN_WAIT_SHARE.value * context.length_ns:

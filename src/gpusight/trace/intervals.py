@@ -17,6 +17,8 @@ import polars as pl
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+Reals: TypeAlias = "NDArray[np.float64]"
+Flags: TypeAlias = "NDArray[np.bool_]"
 Ints: TypeAlias = "NDArray[np.int64]"
 """Times, lengths, row numbers: the type of most columns."""
 
@@ -27,9 +29,9 @@ _INT64_MAX = np.iinfo(np.int64).max
 class Intervals:
     """A set of instants, as sorted, disjoint, non-empty and non-touching [start, end) spans."""
 
-    starts: NDArray[np.int64]
+    starts: Ints
     """Where each span begins, rising."""
-    ends: NDArray[np.int64]
+    ends: Ints
     """Where each span has ended, rising; an end never equals the next start."""
 
     def __post_init__(self) -> None:
@@ -48,7 +50,7 @@ class Intervals:
         return cls(np.empty(0, np.int64), np.empty(0, np.int64))
 
     @classmethod
-    def from_arrays(cls, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Intervals:
+    def from_arrays(cls, starts: Ints, ends: Ints) -> Intervals:
         """Unite spans in any order; overlaps merge, empty and reversed ones do not count."""
         first, last = _valid_spans(starts, ends)
         if first.size == 0:
@@ -119,20 +121,18 @@ def clip(a: Intervals, start: int, end: int) -> Intervals:
     )
 
 
-def coverage(a: Intervals, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+def coverage(a: Intervals, starts: Ints, ends: Ints) -> Ints:
     """Count the nanoseconds of each query span [start, end) that a covers.
 
     Empty and reversed queries count 0. A count beyond int64 is reported as the largest int64.
     """
     first, last = _as_int64(starts), _as_int64(ends)
     covered = _covered_before(a, np.maximum(first, last)) - _covered_before(a, first)
-    capped: NDArray[np.int64] = np.minimum(covered, np.uint64(_INT64_MAX)).astype(np.int64)
+    capped: Ints = np.minimum(covered, np.uint64(_INT64_MAX)).astype(np.int64)
     return capped
 
 
-def concurrency(
-    starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def concurrency(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """Count how many spans run at each instant, as a step function.
 
     Returns (times, depth): depth[i] spans run during [times[i], times[i + 1]). Before the first
@@ -147,28 +147,26 @@ def concurrency(
     return times[changes], depth[changes]
 
 
-def distinct(*times: NDArray[np.int64]) -> NDArray[np.int64]:
+def distinct(*times: Ints) -> Ints:
     """Return the distinct values of several arrays, rising."""
     # np.unique hashes them, which takes ten times as long where most are distinct.
-    values: NDArray[np.int64] = np.sort(np.concatenate(times), kind="stable")
+    values: Ints = np.sort(np.concatenate(times), kind="stable")
     return values[np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])]
 
 
-def contains(a: Intervals, times: NDArray[np.int64]) -> NDArray[np.bool_]:
+def contains(a: Intervals, times: Ints) -> Flags:
     """Return for each time whether it is an instant of a."""
     return _inside(a, _as_int64(times), "right")
 
 
-def _inside(
-    a: Intervals, times: NDArray[np.int64], side: Literal["left", "right"]
-) -> NDArray[np.bool_]:
+def _inside(a: Intervals, times: Ints, side: Literal["left", "right"]) -> Flags:
     """Return whether each time is in a; on the left side, the instant just before it."""
     begun = np.searchsorted(a.starts, times, side=side)
-    inside: NDArray[np.bool_] = begun > np.searchsorted(a.ends, times, side=side)
+    inside: Flags = begun > np.searchsorted(a.ends, times, side=side)
     return inside
 
 
-def _covered_before(a: Intervals, times: NDArray[np.int64]) -> NDArray[np.uint64]:
+def _covered_before(a: Intervals, times: Ints) -> NDArray[np.uint64]:
     """Measure how much of a lies before each time."""
     if len(a) == 0:
         return np.zeros(times.shape, np.uint64)
@@ -181,20 +179,18 @@ def _covered_before(a: Intervals, times: NDArray[np.int64]) -> NDArray[np.uint64
     return covered[begun] - np.where(begun > 0, beyond, np.uint64(0))
 
 
-def _distance(low: NDArray[np.int64], high: NDArray[np.int64]) -> NDArray[np.uint64]:
+def _distance(low: Ints, high: Ints) -> NDArray[np.uint64]:
     """Subtract int64 arrays with low <= high; modulo 2**64 the unsigned result is exact."""
     return high.astype(np.uint64) - low.astype(np.uint64)
 
 
-def _valid_spans(
-    starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _valid_spans(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     first, last = _as_int64(starts), _as_int64(ends)
     keep = first < last
     return first[keep], last[keep]
 
 
-def _as_int64(values: NDArray[np.int64]) -> NDArray[np.int64]:
+def _as_int64(values: Ints) -> Ints:
     """Convert integers of any width; refuse floats, whose nanoseconds are already rounded."""
     array = np.asarray(values)
     if array.size == 0:
@@ -202,7 +198,7 @@ def _as_int64(values: NDArray[np.int64]) -> NDArray[np.int64]:
     return array.astype(np.int64, casting="same_kind", copy=False)
 
 
-def _read_only(array: NDArray[np.int64]) -> NDArray[np.int64]:
+def _read_only(array: Ints) -> Ints:
     view = array.view()
     view.setflags(write=False)
     return view

@@ -11,11 +11,12 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.call_sites import sites_of
+from gpusight.analysis.kernel_behavior import kinds_of
 from gpusight.analysis.kernel_summary import BLOCK, GRID
 from gpusight.analysis.occupancy.launch_occupancy import timeline_launches, with_answers
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK
 from gpusight.errors import UsageError
-from gpusight.naming.kernel_names import classify, unique_short_names
+from gpusight.naming.kernel_names import unique_short_names
 from gpusight.results import Composite, Fact, Field, Fmt, TableResult
 from gpusight.trace.schema import TABLES
 from gpusight.viewer.event_facts import (
@@ -308,11 +309,13 @@ def work_links(trace: Trace, table: str, row: int, causes: EventCauses) -> Itera
 
 
 def _kernel_facts(trace: Trace, row: int, values: dict[str, Any]) -> Iterator[Fact]:
-    name = classify(values["name"])
+    (name,) = kinds_of(trace, [values["name"]])
     labels = unique_short_names(names_of(trace.table("kernels", ["name"])["name"]))
     short_name = labels.get(name.raw, name.short)
     yield Fact("short_name", "Kernel", short_name, Fmt.NAME, "Short name, unique in the capture")
-    yield Fact("category", "Category", name.category, Fmt.TEXT, "What it computes, by its name")
+    yield Fact(
+        "category", "Category", name.category, Fmt.TEXT, "What it computes, by its name or behavior"
+    )
     precision = None if name.precision == "unknown" else name.precision
     yield Fact("precision", "Precision", precision, Fmt.TEXT, "What the arithmetic runs in")
     yield Fact("tensor_core", "Tensor Cores", name.tensor_core, Fmt.FLAG, "From the kernel name")

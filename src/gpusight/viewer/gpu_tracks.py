@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from gpusight.analysis.gpu_schedule import STREAM_KEY, OpKind
 from gpusight.analysis.ledger.ledger_entries import GRAPH
 from gpusight.analysis.memory.device_memory import DeviceMemories
 from gpusight.analysis.selection import EVERYTHING
+from gpusight.trace.trace import RANKS
 from gpusight.units import format_bytes
 from gpusight.viewer.level_of_detail import SampledValues
 from gpusight.viewer.track_data import TimelineTrack, TrackSource, distinct_keys
@@ -36,9 +37,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpusight.analysis.memory.device_memory import MemoryView
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Ints, Reals
     from gpusight.trace.trace import Trace
-    from gpusight.viewer.track_data import Reals
     from gpusight.viewer.track_events import LineGroup, LineLayout
     from gpusight.viewer.track_style import EventStyle, TrackTitles
 
@@ -54,6 +54,9 @@ READS = {
 }
 """Every column that these tracks need."""
 _UNIFIED = "unified"
+MAX_RANK_STREAMS = 2
+"""Streams of each rank that are seen at first, where a timeline has several ranks."""
+OTHER_STREAMS = "Other streams"
 _RANGE_KEYS = ["device", "stream", "kind"]
 
 
@@ -69,10 +72,22 @@ def streams(trace: Trace, titles: TrackTitles) -> list[TrackSource]:
     groups = sorted(layout.groups(), key=lambda group: -group.busy_ns)
     keys = distinct_keys(_stream_key(group) for group in groups)
     names = _stream_names(groups, titles)
-    return [
+    strips = [
         _strip(events, group, titles, "stream", key, name)
         for group, key, name in zip(groups, keys, names, strict=True)
     ]
+    return _under_heading(strips, MAX_RANK_STREAMS) if trace.meta.source == RANKS else strips
+
+
+def _under_heading(strips: list[TrackSource], first: int) -> list[TrackSource]:
+    """Put the tracks of a GPU but the first ones under a heading, which is folded at first."""
+    seen: Counter[int | None] = Counter()
+    made = []
+    for strip in strips:
+        seen[strip.device] += 1
+        below = OTHER_STREAMS if seen[strip.device] > first else ""
+        made.append(replace(strip, track=replace(strip.track, thread=below)))
+    return made
 
 
 def gpu_ranges(trace: Trace, titles: TrackTitles) -> list[TrackSource]:
@@ -87,10 +102,11 @@ def gpu_ranges(trace: Trace, titles: TrackTitles) -> list[TrackSource]:
     kinds = names_of(trace.table("gpu_ranges", ["kind"])["kind"])
     groups = layout.groups()
     keys = distinct_keys(f"{gpu_key(group.keys['device'])}/ranges" for group in groups)
-    return [
+    strips = [
         _strip(events, group, titles, "ranges", key, _over_what(group, kinds, groups))
         for group, key in zip(groups, keys, strict=True)
     ]
+    return _under_heading(strips, 0) if trace.meta.source == RANKS else strips
 
 
 def gpu_key(device: int | None) -> str:

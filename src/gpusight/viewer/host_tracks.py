@@ -12,7 +12,8 @@ from gpusight.analysis.launch_index import KeyIndex
 from gpusight.analysis.ledger.ledger_entries import COMMUNICATION
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.trace.trace import RANKS
-from gpusight.viewer.track_data import TimelineTrack, TrackSource
+from gpusight.viewer.gpu_tracks import gpu_key
+from gpusight.viewer.track_data import TimelineTrack, TrackSource, distinct_keys
 from gpusight.viewer.track_events import EVENT, TrackEvents, TrackTable, kept, lay_out
 from gpusight.viewer.track_style import (
     OVERHEAD,
@@ -37,6 +38,7 @@ _THREAD = ["process", "thread"]
 _OVERLAPPING = "overlapping"
 """Ranges that do not nest, which get a track of their own."""
 _CALLS = "api_calls"
+COLLECTIVES = "collectives"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,8 @@ _KINDS = (
     HostTrackKind("ops", "cpu_ops", "Operators", by_name),
     HostTrackKind("python", "python_calls", "Python", by_name),
     HostTrackKind(
-        "collectives",
-        "collectives",
+        COLLECTIVES,
+        COLLECTIVES,
         "Collectives",
         partial(by_key, key=COMMUNICATION),
         also=("side",),
@@ -112,16 +114,44 @@ class _ThreadTrack:
 
 def threads(trace: Trace, titles: TrackTitles) -> list[TrackSource]:
     """Return the tracks of all threads: of the process and thread with most calls first."""
-    tracks = [track for kind in _KINDS if trace.has(kind.table) for track in _shown(trace, kind)]
+    of_ranks = trace.meta.source == RANKS
+    kinds = [kind for kind in _KINDS if not (of_ranks and kind.kind == COLLECTIVES)]
+    tracks = [track for kind in kinds if trace.has(kind.table) for track in _shown(trace, kind)]
     strips: list[TrackSource] = []
     processes = _busiest_first(tracks, lambda s: s.process)
-    if trace.meta.source == RANKS:
+    if of_ranks:
         processes.sort(key=lambda of_process: of_process[0].process or 0)
     for number, of_process in enumerate(processes):
         for position, of_thread in enumerate(_busiest_first(of_process, lambda s: s.thread)):
             prefix = f"p{number}/t{position}"
             strips += [_strip(trace, titles, prefix, track) for track in of_thread]
     return strips
+
+
+def rank_collectives(trace: Trace, titles: TrackTitles) -> list[TrackSource]:
+    """Return the collectives that hosts run, with the GPU of their rank: ranks are compared."""
+    if trace.meta.source != RANKS or not trace.has(COLLECTIVES):
+        return []
+    (kind,) = (kind for kind in _KINDS if kind.kind == COLLECTIVES)
+    tracks = [track for track in _shown(trace, kind) if track.group.events]
+    keys = distinct_keys(f"{gpu_key(track.process)}/{COLLECTIVES}" for track in tracks)
+    return [
+        TrackSource(
+            TimelineTrack(
+                key,
+                titles.gpu(track.process),
+                COLLECTIVES,
+                f"{kind.name} · {titles.thread(track.thread)}",
+                (COLLECTIVES,),
+                track.group.lines,
+                track.group.events,
+            ),
+            track.family,
+            track.group.first,
+            track.process,
+        )
+        for key, track in zip(keys, tracks, strict=True)
+    ]
 
 
 def _shown(trace: Trace, kind: HostTrackKind) -> list[_ThreadTrack]:
@@ -179,7 +209,7 @@ def _lay_out(trace: Trace, kind: HostTrackKind) -> LineLayout:
     if kind.kind == "syncs":
         return lay_out(_syncs(trace), _THREAD)
     frame = trace.table(kind.table, [*_TIMES, *_THREAD, *kind.also]).with_row_index(EVENT)
-    if kind.kind == "collectives":
+    if kind.kind == COLLECTIVES:
         return lay_out(frame.filter(pl.col("side").cast(pl.String) == "host"), _THREAD)
     if kind.kind == "ranges":
         overlapping = (

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gpusight.trace.intervals import Ints
-    from gpusight.viewer.track_data import Reals
+    from gpusight.trace.intervals import Ints, Reals
 
 
 _COLORS = 256

@@ -82,6 +82,7 @@ def collect_tracks(trace: Trace) -> TimelineTracks:
     streams = gpu_tracks.streams(trace, titles)
     of_gpus = [
         *_ledgers(streams, titles),
+        *host_tracks.rank_collectives(trace, titles),
         *streams,
         *gpu_tracks.gpu_ranges(trace, titles),
         *gpu_tracks.metrics(trace, titles),

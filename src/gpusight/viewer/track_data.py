@@ -12,16 +12,10 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Ints, Reals
     from gpusight.viewer.gpu_tracks import CounterSeries, MemorySeries
     from gpusight.viewer.timeline_tracks import LedgerSpans
     from gpusight.viewer.track_events import TrackEvents
-
-
-Reals: TypeAlias = "NDArray[np.float64]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +44,8 @@ class TimelineTrack:
     high: float | None = None
     """Of a series: the largest value, which its scale ends at."""
     thread: str = ""
-    """Of a thread's track: what to call the thread, such as `python (4711)`; empty otherwise."""
+    """Heading within the group: of a thread's track the thread, such as `python (4711)`; of a rank
+    what its less busy streams stand under; empty otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def by_entry(trace: Trace, kind: OpKind, column: str) -> ColorCodes:
     return colors
 
 
-def _single_rows(trace: Trace, kind: OpKind, rows: NDArray[np.int64]) -> GpuSchedule:
+def _single_rows(trace: Trace, kind: OpKind, rows: Ints) -> GpuSchedule:
     """Lay out single rows of GPU work for the ledger to label; when they ran does not matter."""
     zeros, none = np.zeros_like(rows), np.empty(0, np.int64)
     ops = GpuOps(zeros, zeros, zeros, zeros, zeros, zeros + int(kind), rows, zeros > 0)
@@ -228,7 +228,7 @@ NO_THREAD = "thread not recorded"
 
 
 class TrackTitles:
-    """The names that a capture gives to what it saw."""
+    """The names of events in a capture."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace

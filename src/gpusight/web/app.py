@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gpusight.viewer.event_search import NamedEvents
     from gpusight.viewer.selection_measures import DeviceMeasures, KernelMeasures
     from gpusight.viewer.track_data import EventPosition
+    from gpusight.web.job_payloads import ServedJob
     from gpusight.web.loaded_capture import LoadedCapture
     from gpusight.web.session import Session
 
@@ -160,7 +161,9 @@ def event(request: RouteRequest) -> object:
     from gpusight.web.analysis_payloads import event_payload
 
     table, row = request.query.text("table", MAX_KEY_CHARS), request.query.whole("row", 0, _MAX_ROW)
-    return event_payload(request.served.timeline, table, row, request.reports)
+    details = event_payload(request.served.timeline, table, row, request.reports)
+    job = request.served.job
+    return details if job is None else job.with_links(details, request.served.timeline)
 
 
 def search(request: RouteRequest) -> object:
@@ -208,6 +211,23 @@ def ledger(request: RouteRequest) -> object:
     return request.served.ledger
 
 
+def ranks(request: RouteRequest) -> object:
+    """Compare the ranks of a job."""
+    return _job_of(request).info
+
+
+def collective(request: RouteRequest) -> EventPosition | None:
+    """Give the longest collective of a rank in a stretch of time."""
+    job, rank = _job_of(request), request.query.whole("rank", 0, _MAX_ROW)
+    return job.collective(request.served.timeline, rank, *request.query.stretch())
+
+
+def _job_of(request: RouteRequest) -> ServedJob:
+    if request.served.job is None:
+        raise UsageError("this is one capture, not a job of several ranks")
+    return request.served.job
+
+
 def _readable(named: _Named) -> _Named:
     """Give something whose name, out of a capture, is safe to show."""
     return replace(named, name=shown(named.name))
@@ -223,6 +243,8 @@ ROUTES: dict[str, RouteHandler] = {
     "/measure": measure,
     "/findings": findings,
     "/ledger": ledger,
+    "/ranks": ranks,
+    "/collective": collective,
 }
 """Every question, by the end of its address."""
 

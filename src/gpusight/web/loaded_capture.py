@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from gpusight.viewer.timeline_view import ViewerTimeline
     from gpusight.viewer.track_data import TimelineTrack
+    from gpusight.web.job_payloads import ServedJob
     from gpusight.web.payloads import CaptureInfo
 
 
@@ -43,6 +44,8 @@ class LoadedCapture:
         """None where it could not be opened."""
         self.error: GpusightError | None = None
         """Why it failed."""
+        self.job: ServedJob | None = None
+        """What pages show of its ranks, where it is several."""
         self.is_report = False
         """Whether it holds measured launches rather than a timeline; false until that is known."""
         self.identified = threading.Event()

@@ -80,6 +80,8 @@ class CaptureInfo:
     steps: Sequence[MarkedStep]
     notes: Sequence[str]
     first_view: TimeRange | None
+    job: bool = False
+    """Whether it is several ranks, which `/ranks` compares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,3 +265,62 @@ class CompareInfo:
     explanation: Sequence[str] = ()
     metrics: Sequence[MetricInfo] = ()
     notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeatQuantityInfo:
+    """What the heat map of ranks and steps can show: its name, and what its levels stand for."""
+
+    title: str
+    legend: Sequence[tuple[str, str]]
+    """Color and text of each level; the lowest one has the color `pale`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeatCell:
+    """A rank in one column of the heat map."""
+
+    step: int
+    start_ns: int
+    end_ns: int
+    levels: Sequence[int]
+    """Position in the legend of each quantity; -1 where it is not known."""
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeatRow:
+    """A rank."""
+
+    rank: int
+    shown: bool
+    """Whether the timeline has it."""
+    cells: Sequence[HeatCell | None]
+    """By column; None where the rank lacks the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class StragglerInfo:
+    """A rank that is late, and what it costs."""
+
+    rank: int
+    cause: str
+    saved: str
+    share: str
+    pattern: str
+    evidence: Sequence[ShownEvidence]
+
+
+@dataclass(frozen=True, slots=True)
+class RanksInfo:
+    """All ranks of a job."""
+
+    headline: str
+    alignment: str
+    """How the clocks were aligned, and how well."""
+    steps: Sequence[int]
+    """The first step of each column."""
+    quantities: Sequence[HeatQuantityInfo]
+    rows: Sequence[HeatRow]
+    stragglers: Sequence[StragglerInfo]
+    notes: Sequence[str]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from gpusight.errors import GpusightError, UsageError
+from gpusight.open_job import is_job, open_job
 from gpusight.readers.open import open_trace
 from gpusight.trace.trace import Capture, Trace
 from gpusight.web.app import make_app
@@ -161,11 +162,25 @@ def serve(
     given = [captures] if isinstance(captures, (str, os.PathLike, Trace)) else list(captures)
     if not given:
         raise UsageError("no capture was given", hint="gpusight serve FILE")
-    server = Server(Session([_opened(path, cache=cache, pace=pace) for path in given]), port)
+    if is_job(given):
+        opened = [_opened_job(given, cache=cache)]
+    else:
+        opened = [_opened(path, cache=cache, pace=pace) for path in given]
+    server = Server(Session(opened), port)
     server.start()
     if open_browser:
         webbrowser.open(server.url)
     return server
+
+
+def _opened_job(captures: Sequence[Capture], *, cache: bool) -> Opened:
+    """Open all ranks of a job as one capture."""
+    from gpusight.web.job_payloads import MOST_TIMELINES
+
+    job = open_job(captures, cache=cache, most=MOST_TIMELINES)
+    first = Path(captures[0] if not isinstance(captures[0], Trace) else captures[0].meta.path)
+    name = first.resolve().name if first.is_dir() else f"{len(job.answer.ranks)} ranks"
+    return Opened(name, job.trace, path=first, job=job)
 
 
 def _opened(capture: Capture, *, cache: bool, pace: str | float | None = None) -> Opened:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from gpusight.open_job import OpenedJob
     from gpusight.trace.trace import Trace
     from gpusight.web.payloads import Overview
 
@@ -46,6 +47,8 @@ class Opened(NamedTuple):
     """Whether to close it at the end; false where somebody else has it too."""
     path: Path | None = None
     """Where it is, which no page shows; None where unknown."""
+    job: OpenedJob | None = None
+    """What the ranks of its trace are, where it is the trace of several."""
 
 
 class Session:
@@ -181,7 +184,14 @@ class Session:
         from gpusight.web.capture_payloads import capture_payload
 
         timeline = ViewerTimeline(trace)
-        capture.succeeds(timeline, capture_payload(capture.number, capture.name, trace, timeline))
+        info = capture_payload(capture.number, capture.name, trace, timeline)
+        opened = self._files[capture.number].job
+        if opened is not None:
+            from gpusight.web.job_payloads import ServedJob
+
+            capture.job = ServedJob(opened, trace)
+            info = capture.job.capture_info(info)
+        capture.succeeds(timeline, info)
 
     def _look_into(self, capture: LoadedCapture) -> None:
         """Work out ledger and findings, once all captures can be looked at."""

@@ -30,7 +30,8 @@ def test_the_rank_with_the_shortest_collective_arrived_last() -> None:
 
 
 def own(*segments: list[int]) -> OwnTimes:
-    return OwnTimes(np.array(segments, np.int64), np.arange(len(segments)))
+    numbers = np.arange(len(segments))
+    return OwnTimes(np.array(segments, np.int64), numbers, np.empty(0, np.int64))
 
 
 def test_the_slowest_rank_of_each_segment_decides() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import polars as pl
+import pytest
 
+from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.replay.schedule_waits import AT_ONCE_NS, waits_between_streams
+from gpusight.analysis.replay.simulation import CallWait
 from tests.rules.timeline.rule_captures import Capture
 
 
@@ -34,3 +38,33 @@ def test_a_wait_for_an_event_is_for_what_was_issued_before_its_record() -> None:
     start_ns[names.index("consume")] += 500_000
     later = replace(schedule, ops=replace(schedule.ops, start_ns=start_ns))
     assert waits_between_streams(later, np.ones(len(names), np.bool_))[1].max() == AT_ONCE_NS
+
+
+TO_GPU = {"kind": "Host-to-Device", "src_kind": "Pageable", "dst_kind": "Device"}
+PINNED = {**TO_GPU, "src_kind": "Pinned"}
+TO_HOST = {"kind": "Device-to-Host", "src_kind": "Device", "dst_kind": "Pageable"}
+ON_GPU = {"kind": "Device-to-Device", "src_kind": "Device", "dst_kind": "Device"}
+
+
+@pytest.mark.parametrize(
+    ("copy", "busy_us", "waits"),
+    [
+        pytest.param({**TO_GPU, "size": 4_096}, 0, False, id="small, pageable"),
+        pytest.param({**TO_GPU, "size": 1 << 20}, 0, True, id="large, pageable"),
+        pytest.param({**TO_HOST, "size": 4}, 0, True, id="to pageable memory"),
+        pytest.param({**PINNED, "size": 1 << 20}, 0, False, id="pinned"),
+        pytest.param({**PINNED, "size": 4, "name": "cudaMemcpy"}, 0, True, id="synchronous"),
+        pytest.param({**ON_GPU, "size": 1 << 20}, 0, False, id="on the GPU"),
+        pytest.param({**TO_GPU, "size": 4_096}, 40, True, id="behind earlier work"),
+    ],
+)
+def test_a_copy_that_ends_before_its_call_need_not_block(
+    copy: dict[str, Any], busy_us: float, *, waits: bool
+) -> None:
+    capture = Capture()
+    for at in range(0, 3_000, 300):
+        capture.launch((at, at + 5), (at + 7, at + 12 + busy_us))
+        capture.copy((at + 20, at + 80), (at + 60, at + 62), **copy)
+    timeline = capture.timeline()
+    calls = timeline.replay.program.wait[timeline.schedule.calls.kind == CallKind.COPY]
+    assert set(calls.tolist()) == {int(CallWait.OP if waits else CallWait.NOTHING)}

@@ -12,6 +12,7 @@ from gpusight.analysis.steps.step_detection import detect_steps
 from gpusight.analysis.steps.step_list import StepEvidence, TraceSteps
 from gpusight.results import NotApplicable
 from gpusight.trace.trace import Trace
+from tests.analysis.steps.further_programs import FURTHER
 from tests.analysis.steps.programs import FAMILIES, Recorder, made
 from tests.traces import build_trace
 
@@ -33,7 +34,7 @@ def found(trace: Trace) -> TraceSteps:
     return steps
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", dict.fromkeys([*FAMILIES, *FURTHER]))
 def test_programs_have_the_steps_that_they_run(family: str) -> None:
     trace, starts = made(family, _SMALLER.get(family, SEED))
     detected = detect_steps(trace)

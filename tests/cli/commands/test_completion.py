@@ -1,4 +1,4 @@
-"""`gpusight completion`: the scripts load and complete; only bash is run."""
+"""`gpusight completion`: the scripts load and complete; zsh is not run."""
 
 from __future__ import annotations
 
@@ -58,6 +58,13 @@ def complete(script: str, folder: Path, *words: str) -> list[str]:
         (("gpusight", "demo", "tor"), ["torch"]),
         (("gpusight", "diagnose", "run"), ["run.nsys-rep"]),
         (("gpusight", "run"), ["run.nsys-rep"]),
+        (("gpusight", "diagnose", "--format", "j"), ["json"]),
+        (("gpusight", "diagnose", "--format", "=", "m"), ["markdown"]),
+        (("gpusight", "diagnose", "--format", "r"), []),  # no file is a format
+        (("gpusight", "diagnose", "-o", "r"), ["run.nsys-rep"]),
+        (("gpusight", "diagnose", "--rule", "page-"), ["page-faults"]),
+        (("gpusight", "whatif", "x.sqlite", "--apply", "page-"), ["page-faults"]),
+        (("gpusight", "explain", "x.sqlite", "page-"), ["page-faults"]),
         (("gpusight", "nothing-like-this"), []),
     ],
 )
@@ -66,6 +73,26 @@ def test_bash_completes(
 ) -> None:
     (tmp_path / "run.nsys-rep").touch()
     assert complete(script, tmp_path, *words) == completed
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
+@pytest.mark.parametrize("script", ["fish"], indirect=True)
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("gpusight kern", "kernels"),
+        ("gpusight help occ", "occupancy"),
+        ("gpusight diagnose --format j", "json"),
+        ("gpusight explain x.sqlite page-", "page-faults"),
+    ],
+)
+def test_fish_completes(line: str, completed: str, script: str, tmp_path: Path) -> None:
+    (tmp_path / "gpusight.fish").write_text(script)
+    ask = f"source gpusight.fish; complete -C '{line}'"
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", ask], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert [row.split("\t")[0] for row in done.stdout.splitlines()] == [completed]
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
@@ -95,6 +122,7 @@ def test_fish_lines_are_one_option_each(script: str) -> None:
     _, *lines = script.splitlines()
     option = re.compile(
         r"complete -c gpusight -n (?:__fish_use_subcommand|'__fish_seen_subcommand_from \w+') "
-        r"(?:-a [\w-]+(?: -d '(?:[^']|'\\'')+')?|-l [\w-]+|-s \w)"
+        r"(?:-a [\w-]+(?: -d '(?:[^']|'\\'')+')?|-l [\w-]+|-s \w|-x -a '[\w -]+')"
+        r"(?: -r| -x -a '[\w -]+')?"
     )
     assert [line for line in lines if not option.fullmatch(line)] == []

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
 from gpusight.analysis.steps.step_window import StepWindow, step_window
 from gpusight.rules.context import sample_steps
-from gpusight.rules.rule import CLEAN, RuleNotApplicable
+from gpusight.rules.engine import run_timeline_rules
+from gpusight.rules.finding import Confidence
+from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable
 from gpusight.rules.timeline.alloc_churn import AllocChurn
+from gpusight.rules.timeline.layout_transpose import LayoutTranspose
 from tests.rules.timeline.rule_captures import Capture, evidence, judged, match_of, opened, saved_us
 from tests.shared import needs_shared
 from tests.traces import build_trace
@@ -143,3 +148,15 @@ def test_an_allocator_without_a_cache() -> None:
             at = step * 500 + 431 + number * 5
             capture.launch((at, at + 4), (at + 5, at + 6))
     assert "Remove torch.cuda.empty_cache()" in match_of(RULE, capture.timeline()).fix
+
+
+def test_allocations_come_before_a_fix_that_saves_about_as_much() -> None:
+    """Nobody needs them: `torch.cuda.empty_cache()` in a loop goes before a layout is changed."""
+    context = loop(range(6)).timeline()
+    (alone,) = run_timeline_rules(context, [RULE]).findings
+    layout = LayoutTranspose()
+    more_ns = 1.1 * (alone.recoverable_ns or 0.0)
+    match = RuleMatch("layout", (), Confidence.MEDIUM, "", recoverable_ns=more_ns)
+    with patch.object(layout, "check", lambda _: match):
+        results = run_timeline_rules(context, [layout, RULE])
+    assert [finding.rule for finding in results.findings] == ["alloc-churn", "layout-transpose"]

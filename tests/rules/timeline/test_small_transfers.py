@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpusight.rules.engine import run_timeline_rules
+from gpusight.rules.registry import timeline_rules
 from gpusight.rules.rule import CLEAN
 from gpusight.rules.timeline.host_sync import HostSync
 from gpusight.rules.timeline.small_transfers import SmallTransfers
@@ -67,6 +68,30 @@ def test_copies_that_synchronize_are_those_of_host_sync() -> None:
     assert RULE.check(timeline) is CLEAN
     results = run_timeline_rules(timeline, [HostSync(), RULE])
     assert [finding.title for finding in results.findings] == ["20 blocking syncs per step"]
+
+
+@pytest.mark.parametrize("in_call", [False, True])
+def test_many_copies_of_a_batch_come_before_the_launches_of_the_model(*, in_call: bool) -> None:
+    """Columns copied one by one: some copies end before their call does, and none is awaited."""
+    capture, at = Capture(), 0.0
+    for step in range(6):
+        begun = at
+        for _ in range(160):
+            copied = at + (4 if in_call else 9)
+            capture.copy((at, at + 8), (copied, copied + 1.4), size=4_096, **TO_GPU)
+            at += 11
+        for _ in range(40):
+            capture.launch((at, at + 5), (at + 7, at + 13))
+            at += 30
+        capture.range(f"step_{step}", begun, at)
+        at += 20
+    context = capture.timeline()
+    results = run_timeline_rules(context, timeline_rules().values())
+    first, second, *_ = [finding.rule for finding in results.findings]
+    assert (first, second) == ("small-transfers", "launch-bound")
+    # A graph cannot contain the copies: it saves none of their time.
+    copying_us = 6 * 160 * 11
+    assert (results.findings[1].recoverable_ns or 0) / 1e3 < context.length_ns / 1e3 - copying_us
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import { FindingsPanel } from "../panels/findings";
 import { LedgerPanel } from "../panels/ledger";
 import { MeasurePanel } from "../panels/measure";
 import { NotesPanel, notesOf } from "../panels/notes";
+import { RanksPanel } from "../panels/ranks";
 import { SelectionPanel } from "../panels/selection";
 import type { Actions } from "../panels/view";
 import type { Spot, TimeRange } from "../types";
@@ -80,6 +81,7 @@ export class Page {
     this.captures.on(() => {
       const ready = (): Capture[] => this.captures.all.filter((one) => one.info);
       if (this.captures.all.length > 1) this.side.add(new ComparisonPanel(actions, ready));
+      if (this.captures.all.some((one) => one.info?.job)) this.side.add(new RanksPanel(actions), true);
     });
   }
 

@@ -23,10 +23,12 @@ export class Side {
     this.open(NARROW.matches ? false : kept("panel") !== "closed");
   }
 
-  add(panel: PanelView): void {
+  /** Add a tab; one that comes first is shown, too. */
+  add(panel: PanelView, first = false): void {
     if (this.panels.has(panel.id)) return;
     this.panels.set(panel.id, panel);
-    this.tabs.add(panel.id, panel.title, panel.element);
+    this.tabs.add(panel.id, panel.title, panel.element, first);
+    if (first) this.tabs.show(panel.id);
   }
 
   badge(id: string, count: number): void {

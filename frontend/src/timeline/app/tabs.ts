@@ -25,7 +25,8 @@ export class Tabs {
     return this.shown;
   }
 
-  add(id: string, title: string, content: HTMLElement): void {
+  /** Add a tab behind the others, or before them. */
+  add(id: string, title: string, content: HTMLElement, first = false): void {
     const badge = el("span", { class: "badge", hidden: true });
     const button = el(
       "button",
@@ -44,8 +45,10 @@ export class Tabs {
       },
       content,
     );
-    this.all.push({ id, button, badge, body });
-    this.list.append(button);
+    const tab = { id, button, badge, body };
+    if (first) this.all.unshift(tab);
+    else this.all.push(tab);
+    this.list.insertBefore(button, first ? this.list.firstChild : null);
     this.bodies.append(body);
     if (this.all.length === 1) this.show(id, false);
   }

@@ -65,7 +65,7 @@ export class Core {
     this.view = this.reported = clamped(info.first_view ?? this.limits, this.limits);
     this.motion = new Motion(this.limits);
     this.store = new Store(info);
-    this.folded = foldedAtFirst(info.tracks);
+    this.folded = foldedAtFirst(info.tracks, info.job);
     this.layout = layOut(info.tracks, this.folded, this.heights);
     const parts = buildSkeleton(info, this.labels.element, this.tooltip.element);
     this.stage = new Stage(parts, this.limits);

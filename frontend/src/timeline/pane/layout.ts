@@ -136,13 +136,14 @@ function runs(tracks: readonly Track[], key: (track: Track) => string): Track[][
 }
 
 /** What is folded at first: what is deep, or one of many, and does not answer the first question. */
-export function foldedAtFirst(tracks: readonly Track[]): Set<string> {
+export function foldedAtFirst(tracks: readonly Track[], job = false): Set<string> {
   const folded = new Set(distinct(tracks.map(groupKey)).slice(MANY.groups));
   for (const group of distinct(tracks.map(groupKey))) {
     const members = tracks.filter((track) => groupKey(track) === group);
     const threads = distinct(members.filter((track) => track.thread !== "").map(sectionKey));
     threads.slice(MANY.threads).forEach((thread) => folded.add(thread));
     for (const kind of distinct(members.map((track) => track.kind))) foldKind(members, kind, folded);
+    if (job) foldRank(members, folded);
   }
   return folded;
 }
@@ -156,6 +157,13 @@ function foldKind(group: readonly Track[], kind: TrackKind, folded: Set<string>)
   const many = alike.length > MANY.secondary;
   if (kind === "metric") return foldMetrics(alike, many, folded);
   alike.filter((track) => many || track.lines > MANY.lines).forEach((track) => folded.add(track.key));
+}
+
+/** Ranks are compared with each other: what all of them did on their GPUs fits on a screen. */
+function foldRank(group: readonly Track[], folded: Set<string>): void {
+  if (group.some((track) => track.kind === "ledger")) {
+    group.filter((track) => track.thread !== "").forEach((track) => folded.add(sectionKey(track)));
+  } else group.forEach((track) => folded.add(groupKey(track)));
 }
 
 /** Many metrics are folded away together; unfolded, those that are more than zeros are charts to be read. */

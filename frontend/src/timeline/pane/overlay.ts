@@ -82,7 +82,7 @@ export function paintSelection(surface: Surface, scene: Scene, scale: Scale, top
     const other = boxOf(surface, scene, scale, top, spot);
     if (!box || !other || other.top === box.top) continue; // a neighbor of its line needs no arrow
     outline(surface, scene, other, 1);
-    if (!encloses(spot, scene.selection)) paintLink(surface, scene, box, other);
+    if (!encloses(spot, scene.selection) || onOtherRank(scene, spot, scene.selection)) paintLink(surface, scene, box, other);
   }
   if (box) outline(surface, scene, box, 2);
 }
@@ -101,6 +101,12 @@ function outline({ context, ratio, width }: Surface, { theme }: Scene, box: Box,
 /** What an event lies within is seen to be round it. */
 const encloses = (outer: TimeRange, inner: TimeRange): boolean =>
   outer.start_ns <= inner.start_ns && outer.end_ns >= inner.end_ns;
+
+/** Of a job, the same event of another rank: it is not round this one, however long it lasts. */
+function onOtherRank({ info }: Scene, one: Spot, other: Spot): boolean {
+  const group = (spot: Spot): string | undefined => info.tracks.find((track) => track.key === spot.track)?.group;
+  return info.job && one.table === other.table && group(one) !== group(other);
+}
 
 function paintLink(surface: Surface, scene: Scene, box: Box, other: Box): void {
   const { context, ratio } = surface;

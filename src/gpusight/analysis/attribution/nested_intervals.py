@@ -14,13 +14,8 @@ from gpusight.trace.intervals import number, outer_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeAlias
 
-    from numpy.typing import NDArray
-
-    from gpusight.trace.intervals import Ints
-
-    Mask: TypeAlias = NDArray[np.bool_]
+    from gpusight.trace.intervals import Flags, Ints
 
 
 NONE = -1
@@ -110,21 +105,21 @@ class NestedIntervals:
         np.add.at(sums, self.outer[inner], values[inner])
         return sums
 
-    def nearest(self, marked: Mask) -> Ints:
+    def nearest(self, marked: Flags) -> Ints:
         """Find the innermost marked place at or around each place, -1 where there is none."""
         # A marked place points to itself, so following pointers stops there.
         return _fixed_point(np.where(marked, np.arange(len(marked)), self.outer))
 
-    def nearest_rows(self, marked: Mask) -> Ints:
+    def nearest_rows(self, marked: Flags) -> Ints:
         """Find the innermost marked row at or around each row, -1 where there is none."""
         rows = np.empty(len(marked), dtype=np.int64)
         rows[self.rows] = self.rows_at(self.nearest(marked[self.rows]))
         return rows
 
-    def marked(self, names: pl.Series, test: Callable[[str], object]) -> Mask:
+    def marked(self, names: pl.Series, test: Callable[[str], object]) -> Flags:
         """Mark the places whose name passes a test; each distinct name is tested once."""
         passed = np.array([bool(test(name)) for name in names_of(names)], dtype=np.bool_)
-        marks: Mask = passed[names.to_physical().to_numpy()[self.rows]]
+        marks: Flags = passed[names.to_physical().to_numpy()[self.rows]]
         return marks
 
     def innermost(self, times: Ints, threads: pl.Series) -> Ints:

@@ -20,8 +20,7 @@ from gpusight.trace.schema import TABLES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpusight.analysis.attribution.nested_intervals import Mask
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
     from gpusight.trace.trace import Trace
 
 
@@ -48,7 +47,7 @@ class FrameworkOperators:
         return NestedIntervals.of_table(self.table)
 
     def find(
-        self, work: pl.DataFrame, api: pl.DataFrame, call: Ints, in_graph: Mask
+        self, work: pl.DataFrame, api: pl.DataFrame, call: Ints, in_graph: Flags
     ) -> tuple[Ints, Ints]:
         """Return the operator's row for each GPU activity, -1 for none, and how it was found."""
         op = np.full(work.height, NONE, dtype=np.int64)
@@ -95,7 +94,7 @@ class FrameworkOperators:
         return KeyIndex(self.table["process"], self._keys)
 
     @cached_property
-    def _repeated(self) -> Mask:
+    def _repeated(self) -> Flags:
         """Which operators share their key with a later one; a search by key finds the first."""
         first = self._index.find(self.table["process"], self._keys)
         later = (first >= 0) & (first != np.arange(len(first)))
@@ -290,7 +289,7 @@ def _links(trace: Trace, tables: list[str]) -> pl.DataFrame:
     return pl.concat([pl.DataFrame(schema=schema), *parts])
 
 
-def _in_graph(trace: Trace, work: pl.DataFrame, call: Ints) -> Mask:
+def _in_graph(trace: Trace, work: pl.DataFrame, call: Ints) -> Flags:
     """Mark the activities that ran as part of a CUDA graph."""
     nodes = work["graph_node"].is_not_null().to_numpy()
     if not trace.has("api_calls"):
@@ -298,12 +297,12 @@ def _in_graph(trace: Trace, work: pl.DataFrame, call: Ints) -> Mask:
     names = trace.table("api_calls", ["name"])["name"]
     codes = [code for code, name in enumerate(names_of(names)) if name in _GRAPH_CALLS]
     launches_graph = np.isin(names.to_physical().to_numpy(), codes)
-    inside: Mask = launches_graph[call] & (call >= 0) & ~work["whole_graph"].to_numpy()
+    inside: Flags = launches_graph[call] & (call >= 0) & ~work["whole_graph"].to_numpy()
     return nodes | inside
 
 
 def _causes(
-    trace: Trace, work: pl.DataFrame, api: pl.DataFrame, call: Ints, in_graph: Mask
+    trace: Trace, work: pl.DataFrame, api: pl.DataFrame, call: Ints, in_graph: Flags
 ) -> pl.DataFrame:
     """Follow activities from their API call to operator, range, module and line."""
     operators = FrameworkOperators(trace)
@@ -365,7 +364,7 @@ def _ranges(
     return first_known([own, on_main]), around(by_thread, forward.times, forward.threads)
 
 
-def _python(trace: Trace, launch: HostMoments, forward: HostMoments) -> tuple[Ints, Ints, Mask]:
+def _python(trace: Trace, launch: HostMoments, forward: HostMoments) -> tuple[Ints, Ints, Flags]:
     """Find module and call site, and whether one of them is the forward operator's.
 
     User code around the forward operator is more specific than the framework's around the launch.

@@ -17,9 +17,9 @@ from gpusight.naming.demangle import normal_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
+    from gpusight.trace.intervals import Flags, Ints
 
-    Rows = NDArray[np.int64]
+    Rows = Ints
     """Row numbers; -1 stands for none."""
 
 
@@ -204,7 +204,7 @@ class LaunchCover:
 
     right: Rows
     """Row of the measured launch, -1 for none, for each row of the timeline."""
-    in_sequence: NDArray[np.bool_]
+    in_sequence: Flags
     """Whether it was found as part of the whole sequence of measured launches."""
     left_why: pl.Series
     """For each row of the timeline: why it has none; empty where it has one."""

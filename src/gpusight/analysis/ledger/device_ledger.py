@@ -23,11 +23,9 @@ from gpusight.analysis.ledger.ledger_entries import (
 from gpusight.trace.intervals import distinct
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.ledger.host_threads import HostTime
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
     from gpusight.trace.trace import Trace
 
 
@@ -100,7 +98,7 @@ class DeviceGaps:
     """Of the call that launched that activity, or of the last one before; `NONE` if not known."""
     launched_ns: Ints
     """When that call had returned; the end of the gap where no activity ended it."""
-    queued: NDArray[np.bool_]
+    queued: Flags
     """What passed from then on was more than the launch's way to the GPU."""
     op: Ints
     """The activity that ended the gap; `NONE` at the end of the window."""
@@ -210,7 +208,7 @@ def _gaps(
     return DeviceGaps(start, host_thread, returned, queued | inside, op)
 
 
-def _migrations(schedule: GpuSchedule) -> NDArray[np.bool_]:
+def _migrations(schedule: GpuSchedule) -> Flags:
     """Return which GPU activities are migrations of managed memory."""
     ops = schedule.ops
     copies = np.flatnonzero((ops.kind == OpKind.COPY) & (ops.call == NONE))
@@ -224,7 +222,7 @@ def _migrations(schedule: GpuSchedule) -> NDArray[np.bool_]:
 
 def _inside_graph(
     schedule: GpuSchedule, timing: ScheduleTiming, own: Ints, call: Ints, start: Ints
-) -> NDArray[np.bool_]:
+) -> Flags:
     """Return which gaps lie between two activities of one graph: its launch had taken effect."""
     if not len(schedule.calls):
         return np.zeros(len(call), np.bool_)
@@ -232,7 +230,7 @@ def _inside_graph(
     first_start = np.full(len(schedule.calls) + 1, np.iinfo(np.int64).max)
     first_start[calls[::-1]] = timing.op_start_ns[own][::-1]  # written backwards: the first stays
     graph = schedule.calls.kind[call] == CallKind.GRAPH
-    inside: NDArray[np.bool_] = (call != NONE) & graph & (first_start[call] < start)
+    inside: Flags = (call != NONE) & graph & (first_start[call] < start)
     return inside
 
 

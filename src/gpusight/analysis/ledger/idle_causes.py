@@ -37,10 +37,8 @@ from gpusight.trace.intervals import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from numpy.typing import NDArray
-
     from gpusight.analysis.gpu_schedule import GpuSchedule
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
     from gpusight.trace.trace import Trace
 
     HostLayer: TypeAlias = tuple[IdleCause, Intervals]
@@ -125,7 +123,7 @@ def _call_names(host_threads: LaunchThreads) -> pl.Series:
     return names.gather(pl.Series(rows).replace(NONE, None))
 
 
-def _calls_named(names: pl.Series, wanted: Callable[[str], object]) -> NDArray[np.bool_]:
+def _calls_named(names: pl.Series, wanted: Callable[[str], object]) -> Flags:
     """Return which calls have a name that is wanted, looking at each distinct one once."""
     codes = [code for code, text in enumerate(names_of(names)) if wanted(text)]
     return names.to_physical().is_in(codes).fill_null(value=False).to_numpy()

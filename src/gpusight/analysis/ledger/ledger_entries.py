@@ -10,7 +10,7 @@ import numpy as np
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import OpKind
-from gpusight.naming.kernel_names import classify
+from gpusight.analysis.kernel_behavior import kinds_of
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import GpuSchedule
@@ -143,7 +143,7 @@ def _kernel_labels(trace: Trace, rows: Ints) -> tuple[Ints, list[EntryLabel]]:
     codes = names.to_physical().to_numpy()[rows].astype(np.int64)
     used = np.flatnonzero(np.bincount(codes))
     texts, labels = names_of(names), []
-    for kernel in (classify(texts[code]) for code in used):
+    for kernel in kinds_of(trace, [texts[code] for code in used]):
         if kernel.category == COMMUNICATION:
             label = EntryLabel(COMMUNICATION, ActivityPriority.COMMUNICATION)
         else:

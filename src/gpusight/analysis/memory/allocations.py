@@ -14,13 +14,7 @@ from gpusight.results import Field, Fmt, TableResult
 from gpusight.units import format_bytes
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    from numpy.typing import NDArray
-
-    from gpusight.trace.intervals import Ints
-
-    Flags: TypeAlias = NDArray[np.bool_]
+    from gpusight.trace.intervals import Flags, Ints
 
 
 BEFORE = -1

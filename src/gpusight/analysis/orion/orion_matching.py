@@ -33,11 +33,10 @@ from gpusight.trace.trace import TraceSource
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from numpy.typing import NDArray
-
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Meta, Trace
 
-    Rows = NDArray[np.int64]
+    Rows = Ints
 
 
 DIFFERENCE_FIELDS = (

@@ -23,11 +23,8 @@ from gpusight.hardware.gpu_lookup import find_gpu
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from gpusight.trace.intervals import Ints, Reals
     from gpusight.trace.trace import Trace
-
-    Reals = NDArray[np.float64]
 
 
 SERIES = ("sm_share", "compute_share", "memory_share")
@@ -55,12 +52,12 @@ _WHY = {NO_NAME: "not in the report", NO_SHAPE: "other grid or block in the repo
 class _Spans:
     """Intervals of the timeline in which the same kernels run."""
 
-    edges: NDArray[np.int64]
+    edges: Ints
     values: dict[str, Reals]
     """A number for each interval; NaN where the report lacks it for a kernel that runs."""
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> Ints:
         return np.diff(self.edges)
 
     def average(self, key: str) -> float | None:

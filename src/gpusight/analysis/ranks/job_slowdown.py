@@ -19,6 +19,8 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.ranks.job_schedule import (
+    BACKWARD,
+    FORWARD,
     TRANSFERS,
     JobSchedule,
     ScheduleError,
@@ -85,6 +87,8 @@ class JobSlowdown:
     """M_S: the last stage also computes the loss, so it is often the longest."""
     worst_workers: ExplainedSlowdown
     """M_W: the 3% of workers with the largest S_w."""
+    balanced_stages_ns: float = 0.0
+    """Mean step time if the compute of a microbatch took equally long on all stages."""
 
     def to_dict(self) -> dict[str, object]:
         """Return what the key `slowdown` of `gpusight ranks` holds."""
@@ -95,6 +99,7 @@ class JobSlowdown:
             "worst_ranks": list(self.worst_workers.ranks),
             "last_stage": self.last_stage.share,
             "ideal_ns": self.ideal_ns,
+            "balanced_stages_ns": self.balanced_stages_ns,
             "step_ns": float(np.mean(self.measured_ns)),
             "by_operation": dict(self.by_operation),
             "by_stage": {str(stage): value for stage, value in self.by_stage.items()},
@@ -263,7 +268,21 @@ class _JobModel:
             by_rank={ranks[worker]: value for worker, value in by_worker.items()},
             last_stage=self._explained(last, mean_ns, ideal_ns),
             worst_workers=self._explained(worst, mean_ns, ideal_ns),
+            balanced_stages_ns=self._balanced_stages_ns(of_stage),
         )
+
+    def _balanced_stages_ns(self, of_stage: npt.NDArray[np.intp]) -> float:
+        """Scale the passes of each stage to the mean of all stages; the sum stays."""
+        durations = self.durations.copy()
+        for kind in (FORWARD, BACKWARD):
+            own = self.kinds == kind
+            if not own.any():
+                continue
+            mean = durations[own].mean()
+            for stage in np.unique(of_stage[own]):
+                rows = own & (of_stage == stage)
+                durations[rows] *= mean / max(1.0, durations[rows].mean())
+        return float(self.schedule.simulate(durations).mean())
 
     def _explained(
         self, workers: Collection[Worker], mean_ns: float, ideal_ns: float

@@ -17,6 +17,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from numpy.typing import NDArray
+
     from gpusight.analysis.ranks.match_collectives import MatchedCollectives
     from gpusight.analysis.ranks.rank_digest import RankDigest
     from gpusight.trace.intervals import Ints
@@ -76,6 +78,8 @@ class OwnTimes:
     own_ns: Ints
     step: Ints
     """Number of the step of each segment."""
+    segment: Ints
+    """The segment that each matched collective is part of; -1 for none."""
 
     @cached_property
     def steps(self) -> Ints:
@@ -138,7 +142,8 @@ def own_times(digests: Sequence[RankDigest], waits: CollectiveWaits) -> OwnTimes
     if len(waits.matched) or waits_of_host(digests):
         return _of_steps(digests, waits)
     # Nothing shows that the ranks wait for each other: the slowest one may hold up nobody.
-    return OwnTimes(np.zeros((0, len(digests)), np.int64), np.empty(0, np.int64))
+    nothing = np.empty(0, np.int64)
+    return OwnTimes(np.zeros((0, len(digests)), np.int64), nothing, nothing)
 
 
 def waits_of_host(digests: Sequence[RankDigest]) -> bool:
@@ -176,13 +181,22 @@ def _between(digests: Sequence[RankDigest], waits: CollectiveWaits, bounds: Ints
     ends = matched.end_ns[bounds]
     own = np.diff(ends, axis=0) - np.diff(total[bounds + 1], axis=0)
     steps = [matched.step[at] or 0 for at in bounds]
+    rows = np.arange(len(matched))
+    segment = np.where(rows <= bounds[-1], np.searchsorted(bounds, rows), -1)
     starts = _starts(digests, matched, int(bounds[0]))
     if starts is None:
         # What the first one follows is not known: its step begins with it.
-        return OwnTimes(np.maximum(0, own), np.array(steps[1:], np.int64))
+        segment = np.maximum(segment - 1, -1)
+        return OwnTimes(np.maximum(0, own), np.array(steps[1:], np.int64), segment)
     head = ends[:1] - starts - total[bounds[:1] + 1]
     own = np.vstack((head, own))
-    return OwnTimes(np.maximum(0, own), np.array(steps, np.int64))
+    # What came before the first step is no part of it.
+    segment[: bounds[0]] = np.where(_in_steps(matched)[: bounds[0]], segment[: bounds[0]], -1)
+    return OwnTimes(np.maximum(0, own), np.array(steps, np.int64), segment)
+
+
+def _in_steps(matched: MatchedCollectives) -> NDArray[np.bool_]:
+    return np.array([step is not None for step in matched.step], np.bool_)
 
 
 def _starts(digests: Sequence[RankDigest], matched: MatchedCollectives, first: int) -> Ints | None:
@@ -205,14 +219,16 @@ def _of_steps(digests: Sequence[RankDigest], waits: CollectiveWaits) -> OwnTimes
     own = np.array(
         [[known[number].length_ns for known in by_number] for number in numbers], np.int64
     ).reshape(len(numbers), len(digests))
+    segment = np.full(len(waits.matched), -1, np.int64)
     if len(waits.matched):
         places = {number: place for place, number in enumerate(numbers)}
         for at, step in enumerate(waits.matched.step):
             if step in places:
+                segment[at] = places[step]
                 own[places[step]] -= waits.exposed_wait_ns[at]
     else:
         waited = np.array(
             [[known[number].wait_ns for known in by_number] for number in numbers], np.int64
         ).reshape(own.shape)
         own -= waited - waited.min(axis=1, keepdims=True, initial=np.iinfo(np.int64).max)
-    return OwnTimes(np.maximum(0, own), np.array(numbers, np.int64))
+    return OwnTimes(np.maximum(0, own), np.array(numbers, np.int64), segment)

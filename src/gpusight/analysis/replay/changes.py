@@ -19,8 +19,7 @@ from gpusight.analysis.replay.simulation import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.analysis.replay.simulation import Flags
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
 
 
 Change: TypeAlias = Callable[[ReplayProgram], ReplayProgram]
@@ -96,13 +95,19 @@ class GraphLaunches:
     """The most that is between kernels of a graph; None where streams keep their gaps."""
     spans_steps: bool = False
     """A graph may hold several steps, where nothing waits between them."""
+    outside: Ints | None = None
+    """Calls that no graph contains; they stay as they are, with the time before them."""
 
     def __call__(self, program: ReplayProgram) -> ReplayProgram:
         """Return the program with graph launches."""
-        if self.kept is not None:
-            program = program.changed(movable_ns=put(program.movable_ns, self.kept, 0))
+        mergeable = program.mergeable.copy()
+        if self.outside is not None:
+            mergeable[self.outside] = False
+        for calls in (self.kept, self.outside):
+            if calls is not None:
+                program = program.changed(movable_ns=put(program.movable_ns, calls, 0))
         n = len(program.gap_ns)
-        plain = (program.wait == CallWait.NOTHING) & program.mergeable
+        plain = (program.wait == CallWait.NOTHING) & mergeable
         launches = np.zeros(n, np.bool_)
         called = np.isin(program.latency_base, (LatencyBase.CALL_END, LatencyBase.CALL_START))
         launches[program.call[called & ~program.gone]] = True
@@ -135,9 +140,10 @@ def as_graphs(
     kept: Ints | None = None,
     gap_ns: int | None = None,
     spans_steps: bool = False,
+    outside: Ints | None = None,
 ) -> Change:
     """Let all launches between two waits of a step be one graph launch (`GraphLaunches`)."""
-    return GraphLaunches(launch_ns, kept, gap_ns, spans_steps)
+    return GraphLaunches(launch_ns, kept, gap_ns, spans_steps, outside)
 
 
 def _segments(thread: Ints, ends: Flags) -> Ints:

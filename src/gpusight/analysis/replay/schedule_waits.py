@@ -15,8 +15,7 @@ from gpusight.analysis.replay.simulation import CallWait
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import GpuOps, GpuSchedule
-    from gpusight.analysis.replay.simulation import Flags
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
 
 
 NEVER = -(1 << 60)
@@ -26,8 +25,12 @@ _ONE_EVENT = re.compile(r"Event")
 _WAITING_FREE = re.compile(r"Free(?!Host|Async)")
 _OWN_NS = 3_000
 """What a synchronizing call costs that need not wait, where the capture shows none."""
-_TAIL_NS = 5_000
+WAIT_TAIL_NS = 5_000
+"""How long after the work a wait for it returns, where the capture shows none."""
 _LAST_CHUNK_NS = 50_000
+_STAGED_BYTES = 65_536
+"""Smaller copies from pageable memory are staged at once, and the call does not wait for them."""
+_ASYNCHRONOUS = re.compile(r"Async")
 _LOOK_BACK = 32
 """Activities that are looked at for the one that a call waited for."""
 _WIDE = 1 << 32
@@ -100,15 +103,20 @@ class CallWaits:
         """A copy that ran while its call did, to the end: the call waited for it.
 
         Of pageable memory the call hands out the last chunk, and may return just before it is done.
+        Short copies of an idle GPU are often done before a call returns that waits for nothing:
+        of copies that CUDA does not wait for, only a call that began before the GPU was done with
+        earlier work of the stream has waited.
         """
         ops, calls = self._ops, self._calls
         copies = np.flatnonzero(np.isin(ops.kind, (OpKind.COPY, OpKind.MEMSET)) & (ops.call >= 0))
         call = ops.call[copies]
-        early_ns = np.where(self._pageable()[copies], _LAST_CHUNK_NS, 0)
+        pageable, asynchronous = self._copy_kinds(copies)
+        early_ns = np.where(pageable & ~asynchronous, _LAST_CHUNK_NS, 0)
         ran = (ops.start_ns[copies] >= calls.start_ns[call]) & (
             ops.end_ns[copies] <= calls.end_ns[call] + early_ns
         )
-        self._wait_for_own(copies[ran])
+        queued = self._before_in_stream()[copies] > calls.start_ns[call]
+        self._wait_for_own(copies[ran & (queued | ~asynchronous)])
 
     def _find_blocking_launches(self) -> None:
         """Launches that return after their kernel, all of them: CUDA_LAUNCH_BLOCKING=1."""
@@ -137,17 +145,35 @@ class CallWaits:
         set_up_from = np.maximum(calls.start_ns[call], self._before_in_stream()[ran])
         self.own_ns[call] = np.minimum(self.own_ns[call], ops.start_ns[ran] - set_up_from)
 
-    def _pageable(self) -> Flags:
-        """Return which activities copy from or to pageable memory of the host."""
+    def _copy_kinds(self, copies: Ints) -> tuple[Flags, Flags]:
+        """Return which copies use pageable memory of the host, and which CUDA does not wait for.
+
+        These are copies on the GPU, small ones from pageable memory, and those of pinned memory by
+        a call that is asynchronous by name.
+        """
         ops = self._ops
-        pageable = np.zeros(len(ops), np.bool_)
-        copies = np.flatnonzero(ops.kind == OpKind.COPY)
-        if len(copies):
-            table = self._schedule.trace.table("copies", ["src_kind", "dst_kind"])
-            either = pl.any_horizontal(pl.all().cast(pl.String) == "Pageable")
-            kinds = table[ops.row[copies]].select(either.fill_null(value=False))
-            pageable[copies] = kinds.to_series().to_numpy()
-        return pageable
+        pageable, asynchronous = (np.zeros(len(copies), np.bool_) for _ in range(2))
+        at = np.flatnonzero(ops.kind[copies] == OpKind.COPY)
+        if not len(at):
+            return pageable, asynchronous
+        table = self._schedule.trace.table("copies", ["kind", "bytes", "src_kind", "dst_kind"])
+        both = [pl.col(side).cast(pl.String) for side in ("src_kind", "dst_kind")]
+        way, small = pl.col("kind").cast(pl.String), pl.col("bytes") < _STAGED_BYTES
+        facts = table[ops.row[copies[at]]].select(
+            pl.any_horizontal(side == "Pageable" for side in both).alias("pageable"),
+            pl.any_horizontal(side == "Pinned" for side in both).alias("pinned"),
+            (way == "Device-to-Device").alias("on_gpu"),
+            ((way == "Host-to-Device") & small).alias("staged"),
+        )
+        facts = facts.select(pl.all().fill_null(value=False))
+        by_name = self._named(_ASYNCHRONOUS)[ops.call[copies[at]]]
+        pageable[at] = facts["pageable"].to_numpy()
+        asynchronous[at] = (
+            facts["on_gpu"].to_numpy()
+            | (facts["pageable"] & facts["staged"]).to_numpy()
+            | ((facts["pinned"] & ~facts["pageable"]).to_numpy() & by_name)
+        )
+        return pageable, asynchronous
 
     def _before_in_stream(self) -> Ints:
         """Return the end of the activity that ran before each in its stream."""
@@ -179,7 +205,7 @@ class CallWaits:
         self.own_ns[freed] = self.tail_ns[freed]
         # Calls that need not wait get the usual time to return, should they come to wait.
         rows = np.flatnonzero(idle & (self.wait != CallWait.NOTHING))
-        usual_ns = int(np.median(self.tail_ns[waited])) if waited.any() else _TAIL_NS
+        usual_ns = int(np.median(self.tail_ns[waited])) if waited.any() else WAIT_TAIL_NS
         self.tail_ns[rows] = np.minimum(self.tail_ns[rows], usual_ns)
 
     def _wait_for_device(self, rows: Ints) -> None:

@@ -13,9 +13,7 @@ from gpusight.analysis.gpu_schedule import NONE, ScheduleTiming
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpusight.trace.intervals import Ints
-
-    Flags = NDArray[np.bool_]
+    from gpusight.trace.intervals import Flags, Ints, Reals
 
 
 class CallWait(enum.IntEnum):
@@ -80,7 +78,7 @@ class ReplayProgram:
     engine: Ints
     """Copy engine of its GPU and direction, one copy at a time; `NONE` for what is no copy."""
     duration_ns: Ints
-    inside: NDArray[np.float64]
+    inside: Reals
     """Part of its measured duration that lies in the window."""
     latency_base: Ints
     """`LatencyBase`."""

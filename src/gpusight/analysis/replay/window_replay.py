@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import ApiCalls, GpuOps, GpuSchedule, ScheduleTiming
     from gpusight.analysis.ledger.host_threads import HostTime
     from gpusight.analysis.replay.changes import Change
-    from gpusight.analysis.replay.simulation import Flags
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
 
 
 LATENCY_NS = 2_000

@@ -19,7 +19,9 @@ DESCRIPTION = (
     "time with its confidence interval, and the largest changes of the ledger, kernels and "
     "findings. --details adds the explanation and every table: metrics, ledger, phases, kernels, "
     "ranges, API calls, copies and findings. Kernels are matched by name, or by position where "
-    "names changed. Several captures per side are repeats and show the run-to-run variation. "
+    "names changed. Several captures per side are repeats and show the run-to-run variation; "
+    "captures of one folder that are named by rank (`rank0`, `rank1`, …) are one job: waits for "
+    "other ranks and stragglers are compared, too. "
     "-o FILE.html writes a page; .svg, .png and .pdf a waterfall chart. "
     f"Method: {DOCS_URL}/compare.md"
 )
@@ -150,10 +152,15 @@ def _next_command(args: argparse.Namespace, after: Path, pace: str | None, *, de
 
     from gpusight.cli.capture_input import typed_part
     from gpusight.comparison.baseline_file import is_baseline
+    from gpusight.comparison.inputs import side_inputs
+    from gpusight.open_job import jobs_among
 
     if not details:
         sides = [*args.file, *(["--vs", *args.vs] if args.vs else [])]
         return f"gpusight compare {shlex.join([*sides, *typed_part(args)])} --details"
+    new = args.vs or args.file[1:]
+    if any(len(captures) > 1 for captures in jobs_among(side_inputs(new).paths)):
+        return f"gpusight ranks {shlex.join(new)}"
     if is_baseline(after):  # a summary, which cannot be diagnosed
         return ""
     return f"gpusight diagnose {shlex.join([str(after), *typed_part(args, pace)])}"

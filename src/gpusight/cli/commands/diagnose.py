@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 SUMMARY = "what to fix, ranked by the time that each fix saves"
 DESCRIPTION = (
     "Find the bottlenecks of a program, and list the fixes as a plan: the one that saves most "
-    "first, then the one that saves most after it. Savings are simulated on the captured steps. "
+    "first, then the one that saves most after it; what a fix needs comes before it. Savings are "
+    "simulated on the captured steps. "
     "`gpusight explain FILE N` shows evidence, code and caveats of a finding. For an Nsight "
     "Compute report: the bottleneck of each kernel. For a timeline and a report of the same "
     "program: both. "
@@ -149,7 +150,7 @@ def run_diagnosis(args: argparse.Namespace) -> DiagnosisView:
 
 
 def _list_rules(args: argparse.Namespace) -> int:
-    from gpusight.cli.output import chosen_format, emit, look_of, present
+    from gpusight.cli.output import chosen_format, emit, present, table_options
     from gpusight.render.explanation import rule_list, rule_text
     from gpusight.render.result_view import View
     from gpusight.rules.user_rules import user_rules
@@ -158,7 +159,7 @@ def _list_rules(args: argparse.Namespace) -> int:
     rules = rule_list(user_rules(args.rules))
     if chosen_format(args) != "table":
         return present(View(rules), args)
-    emit([rule_text(rules, look_of(args).width)], args)
+    emit([rule_text(rules, table_options(args).width)], args)
     return 0
 
 

@@ -188,11 +188,15 @@ def _next_command(
     """Give the command that shows why a gate does not pass; empty where there is none."""
     from gpusight.cli.capture_input import typed_part
     from gpusight.comparison.baseline_file import is_baseline
+    from gpusight.comparison.inputs import side_inputs
+    from gpusight.open_job import jobs_among
 
     if baseline:
         part = typed_part(args)
         return f"gpusight compare {shlex.join([*baseline, *part, '--vs', *args.file])}"
     part = typed_part(args, pace)
+    if any(len(captures) > 1 for captures in jobs_among(side_inputs(args.file).paths)):
+        return f"gpusight ranks {shlex.join(args.file)}"
     return "" if is_baseline(capture) else f"gpusight diagnose {shlex.join([str(capture), *part])}"
 
 

@@ -15,7 +15,7 @@ SUMMARY = "all ranks of a job: who is late, why, and what it costs"
 DESCRIPTION = (
     "Compares the ranks of a distributed job: time per step in compute, copies, transfers, waits "
     "for other ranks and idle; who arrives last in collectives; stragglers with their cause, and "
-    "the step time without them. Clocks of the ranks need not agree. Give the captures of all "
+    "the step time without them. Clocks of the ranks need not agree. Pass the captures of all "
     "ranks (nsys, torch.profiler, JAX), a folder, or a quoted glob; several processes in one nsys "
     "file are several ranks. `gpusight ranks digest CAPTURE… -o FILE.ranks` writes what the "
     "analysis needs of ranks (kilobytes), and `gpusight ranks merge FILE.ranks…` compares them: on "
@@ -49,7 +49,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes that read captures (default: as many as there are CPUs)",
     )
+    add_cluster(parser)
     options.add_output(parser, formats=_FORMATS)
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Declare where captures are read."""
+    group = parser.add_argument_group("Dask cluster (needs the extra gpusight[cluster])")
+    group.add_argument(
+        "--dask",
+        metavar="ADDRESS",
+        help="read captures on the workers of this scheduler, such as tcp://node0:8786 (default: "
+        "that of DASK_SCHEDULER_ADDRESS, if set; otherwise processes of this machine)",
+    )
+    group.add_argument(
+        "--dask-scheduler-file", metavar="FILE", help="the scheduler that wrote this file"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,7 +75,13 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.cli.output import chosen_format, present
     from gpusight.errors import UsageError
 
-    focus = options.focus(args)
+    reading = {
+        **options.focus(args),
+        "cache": not args.no_cache,
+        "jobs": args.jobs,
+        "dask": args.dask,
+        "dask_scheduler_file": args.dask_scheduler_file,
+    }
     action = args.captures[0] if not Path(args.captures[0]).exists() else ""
     files = args.captures[1:] if action in (_DIGEST, _MERGE) else args.captures
     if not files:
@@ -68,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     if action == _DIGEST or chosen_format(args) == _DIGESTS:
         if not args.output:
             raise UsageError("digests are written to a file", hint="add: -o rank0.ranks")
-        api.rank_digest(files, args.output, **focus, cache=not args.no_cache, jobs=args.jobs)
+        api.rank_digest(files, args.output, **reading)
         return 0
-    result = api.ranks(files, **focus, cache=not args.no_cache, jobs=args.jobs)
+    result = api.ranks(files, **reading)
     return present(result, args)

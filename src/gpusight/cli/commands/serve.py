@@ -20,7 +20,9 @@ DESCRIPTION = (
     "Show captures of any size as a timeline in the browser: streams, threads, ranges, operators, "
     "copies, GPU metrics, memory, and where the time goes. Click an event for its details, search, "
     "measure, jump from a finding to its location. Two captures are shown side by side and "
-    "compared; an Nsight Compute report adds its metrics to the kernels. The server listens on "
+    "compared; the captures of all ranks of a job, or a folder of them, are one timeline on one "
+    "clock, with a heat map of ranks and steps; an Nsight Compute report adds its metrics to the "
+    "kernels. The server listens on "
     "this machine only, at an address with a random token, until Ctrl-C. "
     f"Docs: {DOCS_URL}/serve.md"
 )
@@ -28,6 +30,7 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight serve run.nsys-rep",
     "gpusight serve trace.json.gz --open",
     "gpusight serve before.nsys-rep after.nsys-rep",
+    "gpusight serve traces/",
     "gpusight serve run.nsys-rep kernels.ncu-rep --port 8765",
 )
 _TICK_S = 0.2

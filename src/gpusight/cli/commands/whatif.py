@@ -16,7 +16,8 @@ DESCRIPTION = (
     "CUDA graphs, copies overlapped with compute, or the fix of a rule. The simulation keeps host "
     "work, GPU order and dependencies, so a change that only exposes the next bottleneck saves "
     "little. Shows what each saves alone and after those before it (incremental), the same total "
-    "in any order, the predicted step time and its breakdown."
+    "in any order, the predicted step time and its breakdown. With `--ranks`, simulates all ranks "
+    "of a job: without changes, each straggler as fast as the median rank."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight whatif run.nsys-rep --speedup matmul=4x",
@@ -24,12 +25,14 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight whatif trace.json.gz --speedup 'kernel:*gemm*=2x' --fuse elementwise",
     "gpusight whatif run.sqlite --precision bf16 --fuse optimizer",
     "gpusight whatif run.sqlite --apply input-starved,launch-bound --format json",
+    "gpusight whatif --ranks trace.rank*.json.gz",
+    "gpusight whatif --ranks traces/ --gradients bf16 --overlap communication",
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    options.add_capture(parser)
+    options.add_capture(parser, nargs="?")
     group = parser.add_argument_group("changes")
     for verb, (metavar, text) in _OPTIONS.items():
         group.add_argument(
@@ -49,6 +52,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const=("graph", ""),
         help="launch all work between two synchronizations as one CUDA graph",
     )
+    job = parser.add_argument_group("all ranks of a job")
+    job.add_argument("--ranks", metavar="CAPTURE", nargs="+", help="captures of all ranks")
+    for verb, (metavar, text) in _JOB_OPTIONS.items():
+        job.add_argument(
+            f"--{verb}",
+            dest="changes",
+            action="append",
+            default=[],
+            type=partial(_change, verb),
+            metavar=metavar,
+            help=text,
+        )
     options.add_selection(parser)
     options.add_focus(parser)
     options.add_pace(parser)
@@ -82,6 +97,12 @@ _OPTIONS = {
     "overlap": ("WHAT", _OVERLAP),
     "apply": ("FIX[,FIX]", _APPLY),
 }
+_JOB_OPTIONS = {
+    "as-median": ("RANK", "this rank is as fast as the median of the others"),
+    "gradients": ("FORMAT", "reduce gradients in bf16 or fp16 instead of FP32: half the bytes"),
+    "bucket": ("SIZE", "reduce gradients in buckets of this size, such as 100MB"),
+    "balance": ("WHAT", "ranks: the same work of each segment, evenly divided"),
+}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -89,11 +110,40 @@ def run(args: argparse.Namespace) -> int:
     from gpusight import api
     from gpusight.cli.capture_input import analyze
     from gpusight.cli.output import present
+    from gpusight.errors import UsageError
 
     changes = [
         (verb, target)
         for verb, text in args.changes
         for target in (options.names(text) if verb == "apply" else [text])
     ]
+    if args.ranks is not None:
+        _check_ranks(args)
+        focus = options.focus(args)
+        answer = api.ranks_whatif(args.ranks, changes=changes, **focus, cache=not args.no_cache)
+        return present(answer, args)
+    if args.file is None:
+        raise UsageError(
+            "no capture is given", hint="write: gpusight whatif FILE, or --ranks FILE…"
+        )
+    of_job = [verb for verb, _ in changes if verb in _JOB_OPTIONS]
+    if of_job:
+        raise UsageError(
+            f"--{of_job[0]} needs all ranks", hint="write: gpusight whatif --ranks FILE…"
+        )
     chosen = {**options.selection(args), **options.focus(args)}
     return present(analyze(api.whatif, args, verb="simulating", changes=changes, **chosen), args)
+
+
+def _check_ranks(args: argparse.Namespace) -> None:
+    """Refuse what selects a part of one capture."""
+    from gpusight.errors import UsageError
+
+    if args.file is not None:
+        raise UsageError(
+            f"{args.file} and --ranks are given", hint="name all captures after --ranks"
+        )
+    chosen = [name for name, value in options.selection(args).items() if value is not None]
+    if chosen:
+        option = {"within": "in"}.get(chosen[0], chosen[0])
+        raise UsageError(f"--{option} does not apply to --ranks")

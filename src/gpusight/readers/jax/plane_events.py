@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpusight.readers.jax.xspace import XPlane
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
 
     Details: TypeAlias = Mapping[str, int | float | str | None]
     Rows: TypeAlias = NDArray[np.int32]
     Words: TypeAlias = NDArray[np.uint64]
-    Flags: TypeAlias = NDArray[np.bool_]
 
 
 class EventStats(Protocol):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gpusight.trace.intervals import Ints
+
     StatValue: TypeAlias = int | float | str
 
 
@@ -52,7 +54,7 @@ class ReferencedNames:
         place = self._by_number.get(number)
         return None if place is None else self.texts[place]
 
-    def places(self, numbers: NDArray[np.int64]) -> NDArray[np.int32]:
+    def places(self, numbers: Ints) -> NDArray[np.int32]:
         """Return the places of many numbers at once, -1 for unknown ones."""
         known, place = self._sorted
         if not len(known):
@@ -61,7 +63,7 @@ class ReferencedNames:
         return np.where(known[at] == numbers, place[at], np.int32(-1))
 
     @cached_property
-    def _sorted(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    def _sorted(self) -> tuple[Ints, NDArray[np.int32]]:
         """The numbers in order, and the place of each; computed once all of them are known."""
         numbers = np.fromiter(self._by_number, np.int64, len(self._by_number))
         places = np.fromiter(self._by_number.values(), np.int32, len(self._by_number))

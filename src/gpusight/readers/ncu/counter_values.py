@@ -13,10 +13,9 @@ from gpusight.readers.protobuf_wire import FIXED32, FIXED64, fields
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from numpy.typing import NDArray
-
     from gpusight.readers.ncu.report_messages import ReportLaunch
     from gpusight.readers.protobuf_columns import Int64
+    from gpusight.trace.intervals import Flags, Ints, Reals
 
 
 _NAME, _VALUE, _INSTANCES = 1, 2, 3
@@ -180,5 +179,5 @@ def _values(buffer: MessageBuffer, rows: int, spans: ByteSpans | None) -> Counte
     return CounterValues(_masked(numbers, is_number), texts, _masked(integers, is_integer))
 
 
-def _masked(values: NDArray[np.float64] | NDArray[np.int64], known: NDArray[np.bool_]) -> pl.Series:
+def _masked(values: Reals | Ints, known: Flags) -> pl.Series:
     return pl.select(pl.when(pl.Series(known)).then(pl.Series(values))).to_series()

@@ -20,9 +20,8 @@ from gpusight.readers.protobuf_wire import WireError
 from gpusight.sniff import NSYS_REPORT
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gpusight.readers.protobuf_columns import Int64
+    from gpusight.trace.intervals import Flags
 
 
 _TRAILER = b"U3w[END]"
@@ -300,9 +299,7 @@ def read_batch(parts: list[bytes], *, has_generic: bool) -> BlockBatch:
     return BlockBatch(buffer, payloads, PayloadEvents(start[generic], end[generic]), len(start))
 
 
-def _frame(
-    buffer: MessageBuffer, tags: NDArray[np.bool_], max_events: int
-) -> tuple[Int64, Int64, Int64]:
+def _frame(buffer: MessageBuffer, tags: Flags, max_events: int) -> tuple[Int64, Int64, Int64]:
     """Return the position of each event's tag, and start and end of its message."""
     if np.count_nonzero(tags) > 4 * max_events:
         return _walk(buffer, max_events)  # a malicious file, or nothing but line feeds

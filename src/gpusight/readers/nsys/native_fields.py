@@ -14,11 +14,10 @@ from gpusight.readers.protobuf_wire import FIXED32, FIXED64
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
-
     from gpusight.readers.protobuf_columns import Int64, MessageBuffer, Rows
+    from gpusight.trace.intervals import Ints, Reals
 
-    Numbers: TypeAlias = NDArray[np.int64] | NDArray[np.float64]
+    Numbers: TypeAlias = Ints | Reals
 
 
 Tree: TypeAlias = "dict[int, Tree | str]"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,15 +35,12 @@ from gpusight.units import format_share, format_time
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from numpy.typing import NDArray
-
     from gpusight.analysis.ledger.ledger_report import DeviceLedgerReport, LedgerReport
     from gpusight.comparison.comparison_result import Comparison
     from gpusight.comparison.significance import MeasuredChange
     from gpusight.render.charts.figure import StripChartRow
+    from gpusight.trace.intervals import Reals
 
-
-Reals: TypeAlias = "NDArray[np.float64]"
 
 _GROUPS = {
     "compute": "computing",

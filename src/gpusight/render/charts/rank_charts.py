@@ -87,13 +87,11 @@ def rank_heat_map(job: JobRanks, quantity: HeatQuantity | None = None) -> StripC
     chosen = quantity or known[0]
     frame = job.by_step.drop_nulls(chosen.column)
     levels = HeatLevels.of(frame, chosen)
-    steps = frame["step"].unique().sort().to_list()
-    ranks = _heat_ranks(job, frame, chosen)
+    first, at = heat_columns(frame)
+    steps = len(at)
+    ranks = heat_ranks(job, frame, chosen)
     height = 15.0 if len(ranks) <= _TALL_RANKS else _LOW_HEIGHT
     every = max(1, -(-len(ranks) // _TALL_RANKS))
-    columns = -(-len(steps) // max(1, -(-len(steps) // _MAX_HEAT_STEPS)))
-    at = {step: place * columns // len(steps) for place, step in enumerate(steps)}
-    first = {column: step for step, column in reversed(at.items())}
     strips = [
         ChartStrip(
             f"rank {rank}" if number % every == 0 else "",
@@ -105,10 +103,10 @@ def rank_heat_map(job: JobRanks, quantity: HeatQuantity | None = None) -> StripC
     ]
     return StripChart(
         f"{chosen.title}, by rank and step",
-        _step_axis([first[column] for column in range(columns)]),
+        _step_axis(first),
         (*strips, StripAxis()),
         legend=levels.legend,
-        footnotes=tuple(_heat_notes(job, ranks, len(steps), columns)),
+        footnotes=tuple(_heat_notes(job, ranks, steps, len(first))),
     )
 
 
@@ -150,13 +148,24 @@ class HeatLevels:
         )
 
 
-def _heat_ranks(job: JobRanks, frame: pl.DataFrame, quantity: HeatQuantity) -> list[int]:
+def heat_columns(frame: pl.DataFrame) -> tuple[list[int], dict[int, int]]:
+    """Return the first step of each column, and the column of each step."""
+    steps = frame["step"].unique().sort().to_list()
+    columns = -(-len(steps) // max(1, -(-len(steps) // _MAX_HEAT_STEPS)))
+    at = {step: place * columns // len(steps) for place, step in enumerate(steps)}
+    first = {column: step for step, column in reversed(at.items())}
+    return [first[column] for column in range(columns)], at
+
+
+def heat_ranks(
+    job: JobRanks, frame: pl.DataFrame, quantity: HeatQuantity, most: int = MAX_HEAT_RANKS
+) -> list[int]:
     """Return the ranks that are drawn, in order: where there are many, those with most of it."""
     ranks = sorted(rank.rank for rank in job.ranks)
-    if len(ranks) <= MAX_HEAT_RANKS:
+    if len(ranks) <= most:
         return ranks
-    most = frame.group_by("rank").agg(pl.col(quantity.column).sum())
-    top = most.sort(quantity.column, "rank", descending=[True, False]).head(MAX_HEAT_RANKS)
+    sums = frame.group_by("rank").agg(pl.col(quantity.column).sum())
+    top = sums.sort(quantity.column, "rank", descending=[True, False]).head(most)
     return sorted(top["rank"].to_list())
 
 

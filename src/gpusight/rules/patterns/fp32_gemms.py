@@ -14,14 +14,10 @@ from gpusight.hardware.gpu_lookup import peak_flops
 from gpusight.rules.patterns.kernel_groups import launch_ns, scale_durations
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gpusight.analysis.replay.changes import Change
     from gpusight.hardware.gpu_table import Gpu
     from gpusight.rules.context import RuleContext
-    from gpusight.trace.intervals import Ints
-
-    Reals = NDArray[np.float64]
+    from gpusight.trace.intervals import Ints, Reals
 
 
 MIN_TENSOR_CORE_SHARE = 0.2

@@ -12,12 +12,9 @@ from gpusight.rules.context import memoize
 from gpusight.rules.patterns.fp32_gemms import FIXED_NS
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gpusight.analysis.gpu_schedule import GpuSchedule
-    from gpusight.analysis.replay.simulation import Flags
     from gpusight.rules.context import RuleContext
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints, Reals
 
 
 _IS_KERNEL = pl.col("kind") == "kernel"
@@ -101,7 +98,7 @@ class AttentionKernels(NamedTuple):
 
     group: Ints
     """Number of the attention that a kernel is part of; `NONE` for all others."""
-    kept: NDArray[np.float64]
+    kept: Reals
     """Part of a kernel's time that a fused kernel still needs: 0 for all but GEMMs."""
     from_half: Flags
     """An FP32 GEMM on CUDA cores whose attention is cast to half precision: its input was half
@@ -230,9 +227,9 @@ class PointwiseChains(NamedTuple):
 
     number: Ints
     """Number of the chain that a kernel is part of; `NONE` for all others."""
-    part: NDArray[np.float64]
+    part: Reals
     """Part of a kernel's time that counts, by the casts around it."""
-    traffic: NDArray[np.float64]
+    traffic: Reals
     """Part of a kernel's memory traffic that a fused kernel still has: what the first one reads,
     what the last one writes, and the other operands of those in between."""
 
@@ -284,7 +281,7 @@ def find_chains(order: StreamOrder, schedule: GpuSchedule, free: Flags) -> Point
     return PointwiseChains(order.by_op(rows, number.astype(np.int64)), part, traffic)
 
 
-def _remaining_traffic(order: StreamOrder, rows: Ints, number: Ints) -> NDArray[np.float64]:
+def _remaining_traffic(order: StreamOrder, rows: Ints, number: Ints) -> Reals:
     """Return the part of the traffic of each row that remains, by the casts around it."""
     is_cast = (pl.col("category") == "copy") & (pl.col("precision") == "mixed")
     to_fp32 = pl.col("label").str.ends_with("→f32")
@@ -298,7 +295,7 @@ def _remaining_traffic(order: StreamOrder, rows: Ints, number: Ints) -> NDArray[
     between = (rows >= first[number]) & (rows <= last[number])
     fp32 = order.where(pl.col("precision") == "fp32")[rows]
     part = np.where(fp32, NARROW, np.where(casts, CAST_NARROW, 1.0))
-    result: NDArray[np.float64] = np.where(between, part, 1.0)
+    result: Reals = np.where(between, part, 1.0)
     return result
 
 

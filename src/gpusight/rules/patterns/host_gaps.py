@@ -27,12 +27,10 @@ from gpusight.rules.rule import FindingLocation, RuleNotApplicable, Threshold
 from gpusight.trace.intervals import Intervals, coverage, intersect, union
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gpusight.analysis.ledger.device_ledger import DeviceAccount
     from gpusight.analysis.ledger.idle_contributors import IdleContributor
     from gpusight.rules.context import RuleContext
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints, Reals
 
 
 def host_unknown(context: RuleContext) -> RuleNotApplicable | None:
@@ -55,7 +53,8 @@ def idle_ns(context: RuleContext, *causes: IdleCause) -> int:
 
 def busy_share(context: RuleContext) -> float:
     """Return the share of time in which the busiest GPU did anything."""
-    return 1 - idle_ns(context, *IdleCause) / max(1, context.length_ns)
+    shares = (d.busy_share for d in context.ledger.devices if d.device == context.device)
+    return next(shares, 1.0)
 
 
 def idle_during(context: RuleContext, calls: Ints) -> int:
@@ -326,17 +325,17 @@ class HostStalls:
     """Before each call, by position."""
     idle_ns: Ints
     """The part of it in which the busiest GPU had nothing to run until this thread launched it."""
-    framework_share: NDArray[np.float64]
+    framework_share: Reals
     """The part of it that is of the framework: the rest has no part in launching."""
     start_ns: Ints
     end_ns: Ints
-    long: NDArray[np.bool_]
+    long: Flags
     """On the launching thread, and much longer than a launch takes the host."""
-    between: NDArray[np.bool_]
+    between: Flags
     """After one step and before the next, on the thread of the steps."""
 
     @property
-    def apart(self) -> NDArray[np.bool_]:
+    def apart(self) -> Flags:
         """Return which of it is not for launching."""
         return self.long | self.between
 
@@ -388,7 +387,7 @@ def host_work(context: RuleContext) -> HostStalls:
     threads = _threads_of(context, calls)
     in_stall = nested.innermost(middle_ns, threads)
     in_call = nested.innermost(context.schedule.calls.start_ns[calls], threads)
-    same: NDArray[np.bool_] = (in_stall >= 0) & (in_stall == in_call)
+    same: Flags = (in_stall >= 0) & (in_stall == in_call)
     long[calls[same]] = False
     between = _between_steps(context)
     stalled_ns = np.minimum(own_ns, waited_ns)
@@ -410,7 +409,7 @@ def _usual_ns(context: RuleContext, own_ns: Ints, host_thread: int) -> float:
     return float(np.median(nonzero_ns)) if len(nonzero_ns) else 0.0
 
 
-def _between_steps(context: RuleContext) -> NDArray[np.bool_]:
+def _between_steps(context: RuleContext) -> Flags:
     """Return which calls come after a step and up to the beginning of the next one."""
     calls = context.schedule.calls
     marks = np.flatnonzero(calls.kind == CallKind.MARK)
@@ -419,7 +418,7 @@ def _between_steps(context: RuleContext) -> NDArray[np.bool_]:
     edges = np.zeros(len(calls) + 1, np.int64)
     edges[marks[1:-1:2] + 1] += 1
     edges[marks[2::2] + 1] -= 1
-    between: NDArray[np.bool_] = np.cumsum(edges[:-1]) > 0
+    between: Flags = np.cumsum(edges[:-1]) > 0
     between &= calls.host_thread == calls.host_thread[marks[0]]
     launches = np.isin(calls.kind, _LAUNCH_KINDS)
     count = np.count_nonzero(between & launches)

@@ -19,15 +19,11 @@ from gpusight.rules.formatting import called_from, largest, summed_locations
 from gpusight.rules.rule import RuleNotApplicable, Threshold
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gpusight.analysis.replay.changes import Change
-    from gpusight.analysis.replay.simulation import Flags, ReplayProgram
+    from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
     from gpusight.rules.rule import FindingLocation
-    from gpusight.trace.intervals import Ints
-
-    Reals = NDArray[np.float64]
+    from gpusight.trace.intervals import Flags, Ints, Reals
 
 
 MAX_HOST_TIME_NS = 200_000
@@ -154,7 +150,9 @@ def total_ns(rows: pl.DataFrame) -> int:
     return int(rows["duration_ns"].sum())
 
 
-def time_seen(context: RuleContext, rows: pl.DataFrame, metric: str) -> tuple[Evidence, Evidence]:
+def time_evidence(
+    context: RuleContext, rows: pl.DataFrame, metric: str
+) -> tuple[Evidence, Evidence]:
     """Return the time of kernels per step, and its share of kernel time."""
     ns = total_ns(rows)
     return (
@@ -336,7 +334,7 @@ class LaunchRepetition:
     """Share of steps with the same sequence of kernels; None with fewer than two steps."""
 
     @property
-    def worth_it(self) -> bool:
+    def repeats_enough(self) -> bool:
         """Whether enough kernels repeat for a graph."""
         return self.repeated >= MIN_REPEATED_SHARE.value
 

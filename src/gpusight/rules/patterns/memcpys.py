@@ -66,6 +66,16 @@ def copies(context: RuleContext) -> pl.DataFrame:
     )
 
 
+def not_in_graphs(context: RuleContext) -> Ints:
+    """Return the calls that copy from or to pageable memory: no graph can be captured with them.
+
+    The host writes such memory anew in each step, and PyTorch refuses to capture these copies.
+    """
+    rows = copies(context).filter(pl.col("pageable"), pl.col("call").is_not_null())
+    calls: Ints = rows["call"].unique().to_numpy()
+    return calls
+
+
 def computing(context: RuleContext) -> dict[int, Intervals]:
     """Return the times in which each GPU computes; communication does not count."""
     computes = pl.col("kind").is_in(["kernel", "graph"]) & (

@@ -38,14 +38,12 @@ from gpusight.trace.intervals import Intervals, coverage, gaps, intersect, union
 from gpusight.units import format_bytes, format_time
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.patterns.host_gaps import HostStalls
     from gpusight.rules.rule import FindingLocation, RuleVerdict
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
 
 
 MIN_IDLE_SHARE = Threshold(
@@ -239,7 +237,7 @@ def _without_reading(context: RuleContext, read: pl.DataFrame) -> tuple[Change, 
     return free_calls(np.union1d(issued, waiting.to_numpy())), remove(read["op"].to_numpy())
 
 
-def _regular_stalls(context: RuleContext, work: HostStalls) -> NDArray[np.bool_]:
+def _regular_stalls(context: RuleContext, work: HostStalls) -> Flags:
     """Choose the long stalls that come in most steps, or that are long for a step."""
     calls = context.schedule.calls
     marks = calls.start_ns[calls.kind == CallKind.MARK][::2]

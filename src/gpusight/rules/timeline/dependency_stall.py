@@ -28,11 +28,11 @@ from gpusight.units import format_share
 
 if TYPE_CHECKING:
     from gpusight.analysis.replay.changes import Change
-    from gpusight.analysis.replay.simulation import Flags, ReplayProgram
+    from gpusight.analysis.replay.simulation import ReplayProgram
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
 
 
 MIN_STALL_NS = Threshold(

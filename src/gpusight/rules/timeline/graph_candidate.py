@@ -28,6 +28,7 @@ from gpusight.rules.patterns.kernel_groups import (
     graph_gap_ns,
     repetition,
 )
+from gpusight.rules.patterns.memcpys import not_in_graphs
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
 from gpusight.rules.timeline.launch_bound import LaunchBound
 from gpusight.rules.timeline.unfused_optimizer import CAPTURABLE_IN_TORCH, optimizer_name
@@ -117,7 +118,7 @@ for batch, labels in loader:
         alike = repeats.repeated if repeats.alike is None else repeats.alike
         if repeats.kernels < MIN_LAUNCHES_PER_STEP.value * context.per_step:
             return CLEAN
-        if not repeats.worth_it or alike < MIN_EQUAL_STEPS.value:
+        if not repeats.repeats_enough or alike < MIN_EQUAL_STEPS.value:
             return CLEAN
         rows = context.kernels.filter(~pl.col("in_graph"))
         median_ns = float(rows["duration_ns"].median() or 0.0)  # type: ignore[arg-type]
@@ -150,7 +151,11 @@ for batch, labels in loader:
             ),
             confidence=Confidence.MEDIUM,
             confidence_reason="the gap between kernels of a graph is assumed",
-            change=(as_graphs(kept=stalled, gap_ns=graph_gap_ns(context)),),
+            change=(
+                as_graphs(
+                    kept=stalled, gap_ns=graph_gap_ns(context), outside=not_in_graphs(context)
+                ),
+            ),
             min_ns=at_most(context, idle_ns(context, *_BETWEEN_KERNELS) - work.of(stalled)),
             fix=f"{kernel} Capture {what} into a CUDA graph: "
             + context.framework.choose(

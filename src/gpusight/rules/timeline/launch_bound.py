@@ -44,6 +44,7 @@ from gpusight.rules.patterns.kernel_groups import (
     graph_gap_ns,
     repetition,
 )
+from gpusight.rules.patterns.memcpys import not_in_graphs
 from gpusight.rules.patterns.stack_lines import lines_behind
 from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
 from gpusight.rules.timeline.unfused_optimizer import optimizer_code
@@ -158,7 +159,7 @@ end
     estimate = (
         "Simulation in which all launches between two syncs become one graph launch of 20 µs, "
         "without framework time between them. Its kernels are 0.5 µs apart, 0.15 µs on Hopper and "
-        "later GPUs. Steps of few launches share a graph. Syncs, data "
+        "later GPUs. Steps of few launches share a graph. Syncs, copies of pageable memory, data "
         "loading, allocations and other host work remain. Alone, limited to the GPU idle time "
         "waiting for launches. After fixes that shorten kernels the GPU waits longer for launches, "
         "so that it can save more."
@@ -198,7 +199,7 @@ end
         calls = calls.with_columns(pl.Series("host_ns", _host_ns(context, calls, stalled)))
         launch_ns = float(calls["host_ns"].sum()) / max(1, calls.height)
         most_ns = (MAX_FEW_LAUNCH_NS if few else MAX_LAUNCH_NS).value
-        if launch_ns > most_ns or not (repeats.worth_it or context.steps > 1):
+        if launch_ns > most_ns or not (repeats.repeats_enough or context.steps > 1):
             return CLEAN
         places = called_from(context, calls, "host_ns")
         where = largest(places["range"], places["operator"], places["site"])
@@ -220,7 +221,14 @@ end
             measured_ns=waited_ns,
             confidence=confidence,
             confidence_reason=reason,
-            change=(as_graphs(kept=stalled, gap_ns=graph_gap_ns(context), spans_steps=few),),
+            change=(
+                as_graphs(
+                    kept=stalled,
+                    gap_ns=graph_gap_ns(context),
+                    spans_steps=few,
+                    outside=not_in_graphs(context),
+                ),
+            ),
             min_ns=at_most(context, waited_ns),
             fix=_fix(context, calls, where, launch_ns, torch_way, same=same, syncs=syncs * split),
             # Corrected times have nothing of the profiler in them.
@@ -299,7 +307,7 @@ def _evidence(
 
 def _confidence(repeats: LaunchRepetition, *, same: bool) -> tuple[Confidence, str]:
     """Rate how far a graph can replace the launches as in the replay."""
-    if not repeats.worth_it:
+    if not repeats.repeats_enough:
         few = "the estimate assumes as few launches as with graphs"
         return Confidence.LOW, f"few kernels repeat, so that no graph fits: {few}"
     if not same:

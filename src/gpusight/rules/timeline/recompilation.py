@@ -22,13 +22,11 @@ from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, 
 from gpusight.trace.intervals import Intervals, clip, contains, coverage, union
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gpusight.analysis.replay.changes import Change
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import FindingLocation, RuleVerdict
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
 
 
 MIN_COMPILE_SHARE = Threshold(0.02, "share of the time in compilation; less is noise")
@@ -230,7 +228,7 @@ def _beyond_usual(certain_ns: Ints, apart_ns: Ints, long_ns: Ints, step: Ints, s
     return scaled
 
 
-def _before_load(context: RuleContext, loads: pl.DataFrame) -> NDArray[np.bool_]:
+def _before_load(context: RuleContext, loads: pl.DataFrame) -> Flags:
     """Return which calls load code, or come before a load with nothing launched in between."""
     calls = context.schedule.calls
     is_load = np.zeros(len(calls), np.bool_)
@@ -247,7 +245,7 @@ def _before_load(context: RuleContext, loads: pl.DataFrame) -> NDArray[np.bool_]
     return before
 
 
-def _after_named(context: RuleContext, by_name: Intervals, step: Ints) -> NDArray[np.bool_]:
+def _after_named(context: RuleContext, by_name: Intervals, step: Ints) -> Flags:
     """Return which calls come after compilation with a name began in their step.
 
     A compiled region still loads its kernels and compiles its backward pass when it first runs.
@@ -256,7 +254,7 @@ def _after_named(context: RuleContext, by_name: Intervals, step: Ints) -> NDArra
     begins = calls.start_ns[calls.kind == CallKind.MARK][::2]
     following = np.searchsorted(by_name.ends, begins, side="right")
     first_ns = np.append(by_name.starts, np.iinfo(np.int64).max)[following]
-    after: NDArray[np.bool_] = calls.start_ns >= np.append(first_ns, 0)[step]
+    after: Flags = calls.start_ns >= np.append(first_ns, 0)[step]
     return after
 
 

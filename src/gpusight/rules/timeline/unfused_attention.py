@@ -28,10 +28,9 @@ from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, Timeli
 from gpusight.units import format_mean
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
+    from gpusight.trace.intervals import Reals
 
 
 MIN_KERNEL_TIME_SHARE = Threshold(
@@ -148,7 +147,7 @@ out = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudn
         return groups(context, parts_of(context).attention.group)
 
 
-def _max_kernel_ns(context: RuleContext) -> NDArray[np.float64]:
+def _max_kernel_ns(context: RuleContext) -> Reals:
     """Return the most that each GEMM takes in a fused kernel: in half precision where it can."""
     attention, gpu = parts_of(context).attention, context.gpu
     max_ns = np.full(len(attention.kept), np.inf)

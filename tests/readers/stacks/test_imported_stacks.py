@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import gpusight as gs
-from gpusight.readers.stacks.stack_files import split_frame
+from gpusight.readers.stacks.imported_stacks import split_frame
 
 if TYPE_CHECKING:
     from pathlib import Path
