@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from pathlib import Path
 from typing import Any
@@ -183,3 +184,18 @@ def test_threads_of_other_programs_are_counted(tmp_path: Path) -> None:
     trace = opened(tmp_path, WHOLE + rows(1_100 * MS, (0, 0, 1, 0)))
     assert trace.stack_samples.height == 3
     assert "1 sampled stacks are of threads" in trace.meta.notes[1]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_bytes_are_read_or_left_out(seed: int, tmp_path: Path) -> None:
+    """Edits inside chunks get a right checksum, so that they reach the tables."""
+    rng = random.Random(seed)
+    edited = [stacks.MAGIC]
+    for kind, body in next(iter(stacks.processes(WHOLE)))[0]:
+        content = bytearray(body)
+        for _ in range(rng.randrange(3)):
+            content[rng.randrange(len(content))] = rng.randrange(256)
+        edited.append(chunk(rng.choice((kind, kind, kind, b"Z")), bytes(content)))
+    data = b"".join(edited)
+    trace = opened(tmp_path, data if seed % 4 else data[: rng.randrange(len(data))])
+    trace.validate()

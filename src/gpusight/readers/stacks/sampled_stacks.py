@@ -308,6 +308,8 @@ def join_stacks(source: TraceSource, found: Sequence[SampledProcess]) -> JoinedS
         own = threads.filter(pl.col("process") == keys[0]).select("thread", "tid").unique("tid")
         known = taken.join(own, on="tid", how="inner", maintain_order="left")
         left_out += taken.height - known.height
+        if known.is_empty():
+            continue
         stacks_of, frames_of = _stacks(process, known, first_stack)
         first_stack += frames_of["stack"].n_unique()
         times = clock.times(known["time"].to_numpy())

@@ -537,10 +537,13 @@ class StackSampler:
         number = self._thread_numbers[ident] = self._next_thread
         self._next_thread += 1
         known = getattr(threading, "_active", {}).get(ident)  # enumerate() takes a lock
+        native = getattr(known, "native_id", None)
+        if ident == self._main and sys.platform == "linux":
+            native = os.getpid()  # after a fork, Python still has the one from before
         about = {
             "number": number,
             "ident": ident,
-            "native": getattr(known, "native_id", None),
+            "native": native,
             "name": getattr(known, "_name", None),
         }
         self._pending.append(json_chunk(THREAD, about))
