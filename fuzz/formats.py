@@ -131,6 +131,12 @@ def _snapshot(path: Path) -> object:
     return load_plain(path)
 
 
+def _stacks(path: Path) -> object:
+    from gpusight.readers.open import open_trace
+
+    return open_trace(path, cache=False).meta
+
+
 def _key_averages(path: Path) -> object:
     from gpusight.readers.torch.key_averages import key_averages_source
 
@@ -232,6 +238,8 @@ FORMATS = {
         Format("xplane", "capture.xplane.pb", edit_xspace, _xspace),
         Format("snapshot", "capture.pickle", edit_pickle, _snapshot),
         Format("key-averages", "capture.txt", edit_table, _key_averages),
+        Format("stacks", "capture.folded", edit_table, _stacks),
+        Format("speedscope", "capture.json", edit_json, _stacks),
         Format("config", "gpusight.toml", edit_toml, _config, capture=False),
         Format("baseline", "baseline.json", edit_json, _baseline, capture=False),
         Format("digest", "baseline.json", _edit_digest, _digest, capture=False),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 DEMO = Path(gs.__file__).parent / "data" / "demo.sqlite"
+STACKS = Path(__file__).parent / "data" / "healthy.json.gz"
 GRAPH = DATA / "graph.sqlite"
 
 
@@ -125,6 +126,7 @@ QUESTIONS: dict[str, Callable[[], gs.Result]] = {
     "drill": lambda: gs.drill(DEMO),
     "compare": lambda: gs.compare(DEMO, DEMO),
     "baseline": lambda: gs.baseline(DEMO),
+    "hotspots": lambda: gs.hotspots(STACKS),
     "gate": lambda: gs.gate(DEMO, limits="step_time=10s"),
     "share_check": lambda: gs.share_check(DEMO),
     "doctor": gs.doctor,

@@ -58,8 +58,9 @@ _DIAGNOSIS_DOCUMENT = (
     "like it, `pairs`, `programs`, `median_error`, `worst_error`), "
     "`effort` (`one line`, `config` or `rewrite`), "
     "`robust`, `estimate`, `evidence` (`metric`, `value`, `unit`, `meaning`), `why`, `fix`, "
-    "`code`, `afterwards`, `misleads`, `where` (`kind`, `name`, `ns`, `count`) and `where_time` "
-    "(what these times are, if not what is saved, such as host time of launches); `clean`, "
+    "`code`, `afterwards`, `misleads`, `where` (`kind`, `name`, `ns`, `count`), `where_time` "
+    "(what these times are, if not what is saved, such as host time of launches) and `lines` "
+    "(`file`, `line`, `function`, `ns`, `share`: lines of the program behind it); `clean`, "
     "the rules that passed; `incomplete`, why the capture contains less than what ran; "
     "`not_applicable` (`rule`, `reason`); `replay` (`error`, `steps`, "
     "`length_ns`); `ledger` (`window`, `devices`). Of an Nsight Compute report: "
@@ -215,6 +216,8 @@ SECTIONS: dict[str, dict[str, str]] = {
     "ops --by module": {"": "gpusight.analysis.operator_summary:MODULE_FIELDS"},
     "launches": {"": "gpusight.analysis.launch_list:FIELDS"},
     "ledger --format csv": {"": "gpusight.analysis.ledger.ledger_tables:LINE_FIELDS"},
+    "hotspots": {"": "gpusight.analysis.hotspots.stack_times:FIELDS"},
+    "hotspots --by stack": {"": "gpusight.analysis.hotspots.stack_times:TREE_FIELDS"},
     "utilization": {
         "gpus": "gpusight.analysis.gpu_utilization:GPU_FIELDS",
         "bins": "gpusight.analysis.gpu_utilization:BIN_FIELDS",

@@ -1400,5 +1400,5 @@ def _digests(
 def _not_a_capture(given: object) -> UsageError:
     return UsageError(
         f"{type(given).__name__} is no capture",
-        hint="give a path, an opened capture, a digest of gs.baseline, or a list of these",
+        hint="pass a path, an opened capture, a digest of gs.baseline, or a list of these",
     )

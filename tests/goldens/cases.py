@@ -88,6 +88,13 @@ ledger {NSYS} --steps 2-3 --format json
 ledger {NSYS} --steps x
 ledger {NSYS} --window 0-50ms
 ledger {NSYS} -o out/ledger.svg
+hotspots {TORCH} --by stack --all-frames --top 12
+hotspots {TORCH} --by range
+hotspots {TORCH} -o out/flame.svg
+hotspots {TORCH} -o out/flame.html
+hotspots {TORCH} --of gpu --by module -o out/x.folded
+hotspots {TORCH} --vs {TORCH} -o out/x.speedscope.json
+hotspots {NSYS} -o out/x.xyz
 utilization {NSYS} --bins 10
 timeline {NSYS} --tracks stream
 timeline {NSYS} --tracks all --format json
@@ -245,6 +252,7 @@ HELP = (
     "summary",
     "steps",
     "ledger",
+    "hotspots",
     "utilization",
     "timeline",
     "kernels",
@@ -290,6 +298,7 @@ FUNCTIONS = (
     "ops",
     "launches",
     "ledger",
+    "hotspots",
     "utilization",
     "timeline",
     "flops",

@@ -20,6 +20,7 @@ _PYTHON = [
     ("transformers/trainer.py", True, "transformers.trainer"),
     ("<frozen importlib._bootstrap>", True, "<frozen importlib._bootstrap>"),
     ("/tmp/torchinductor_ada/ab/cabc.py", True, "cabc"),
+    ("/src/gpusight/recording/inside/step_hub.py", True, "step_hub"),
     (r"C:\work\train.py", False, "train"),
 ]
 

@@ -311,6 +311,25 @@ def test_general_rules_get_what_the_others_found() -> None:
     assert {f.rule: f.recoverable_ns for f in findings}["rest"] == 2.0
 
 
+def test_what_a_general_fix_may_not_save_is_no_saving_of_the_next() -> None:
+    """Its replay has no host time at all; it is limited to a twentieth of the time."""
+    shown = timeline()
+    everything = (as_graphs(), set_duration(np.arange(len(shown.schedule.ops)), np.zeros(30, int)))
+    limited = finding(change=everything, min_ns=0.95 * shown.length_ns)
+
+    class Rest(Says):
+        is_general = True
+
+        def check_rest(self, context: RuleContext, _: Sequence[RuleMatch]) -> RuleVerdict:
+            return self.check(context)
+
+    small = finding(change=(without_host_time(np.arange(3), np.full(3, 2_000)),))
+    results = run_rules(shown, [Says("small", small, None), Rest("rest", limited)])
+    alone = {f.rule: f.recoverable_ns or 0.0 for f in results.findings}
+    assert alone["rest"] > alone["small"]
+    assert sum(f.saved_ns or 0.0 for f in results.findings) <= sum(alone.values()) + 1
+
+
 def test_no_plan_takes_less_than_the_gpu_is_busy() -> None:
     """What an estimate and a replay both save counts once: the GPU's work remains."""
     shown = timeline()

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+import gpusight as gs
 from gpusight.analysis.selection import Selection
 from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.finding import TimelineFinding
@@ -48,7 +49,8 @@ def diagnosed(trace: Trace) -> TimelineDiagnosis:
 
 @cache
 def dataload() -> tuple[Trace, TimelineDiagnosis]:
-    trace = opened(DATA / "dataload.sqlite")
+    """Diagnose a capture at its recorded times, which are those of the locations."""
+    trace = gs.open(DATA / "dataload.sqlite", pace="off")
     return trace, diagnosed(trace)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.analysis.aggregates import table_of
+from gpusight.analysis.hotspots.host_stacks import SOURCES, stack_sources
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.steps.step_list import known_pace
 from gpusight.hardware.gpu_lookup import listed_gpu, table_name
@@ -85,7 +86,7 @@ def info(trace: Trace) -> Composite:
         {"table": name, "rows": trace.row_count(name), "meaning": table.meaning}
         for name, table in sorted(TABLES.items(), key=lambda item: not trace.has(item[0]))
     ]
-    facts = (*_facts(trace.meta), *_measured_facts(trace), _pace_fact(trace))
+    facts = (*_facts(trace.meta), *_measured_facts(trace), _pace_fact(trace), _stacks_fact(trace))
     sections.append(table_of("contents", "Contents", CONTENT_FIELDS, contents))
     sections.append(_missing(trace))
     messages = serious_messages(trace)
@@ -129,6 +130,12 @@ def _pace_fact(trace: Trace) -> Fact:
     pace = known_pace(trace)
     step = None if pace is None else f"{format_time(pace.mean_ns, digits=3)}/step, {pace.text}"
     return Fact("pace", "Without profiler", step, Fmt.TEXT, "Step time without the profiler")
+
+
+def _stacks_fact(trace: Trace) -> Fact:
+    """Name what recorded stacks of host threads."""
+    sources = [SOURCES[source] for source in stack_sources(trace)]
+    return Fact("stacks", "Stacks", ", ".join(sources) or None, Fmt.TEXT, "Stacks of the host")
 
 
 def _measured_facts(trace: Trace) -> list[Fact]:

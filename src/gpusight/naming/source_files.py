@@ -9,6 +9,8 @@ from functools import lru_cache
 _INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
 _STANDARD_LIBRARY = re.compile(r"^(?:.*/)?lib(?:64)?/python\d[\d.]*/")
 _FROZEN = re.compile(r"^<frozen |^<__array_function__|^<attrs generated|^<eval_with_key>")
+_RECORDER = re.compile(r"(?:^|/)recording/inside/\w+\.py$")
+"""What gpusight runs inside the program, where it is not installed but checked out."""
 _GENERATED = re.compile(r"torchinductor_|(?:^|/)[a-z2-7]{2}/c[a-z2-7]{40,}\.py$")
 """Files that torch.compile writes: in a folder of that name, or named by a hash in a folder of two
 letters where the path is cut."""
@@ -60,7 +62,7 @@ def is_library_file(path: str) -> bool:
     `path` is as recorded, or shortened to the package: `torch/nn/modules/linear.py`.
     """
     path = path[:_MAX_CHARS].replace("\\", "/")
-    if is_generated(path) or is_installed(path) or _FROZEN.match(path):
+    if is_generated(path) or is_installed(path) or _FROZEN.match(path) or _RECORDER.search(path):
         return True
     return top_level(path) in _KNOWN_PACKAGES or is_standard_library(path)
 

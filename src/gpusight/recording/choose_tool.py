@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from gpusight.errors import RecordError, UsageError
 from gpusight.recording.inside.cuda_driver import DEVICE_FILES
 from gpusight.recording.inside.environment import surrounding_profiler
-from gpusight.recording.inside.stack_sampler import DEFAULT_HZ
 from gpusight.recording.nsys_command import CAPTURE_RANGE, DELAY, DURATION
 from gpusight.recording.programs import (
     CONTAINERS,
@@ -161,26 +160,16 @@ def is_recorder_injected(request: RecordRequest, choice: ToolChoice) -> bool:
     return choice.is_inside or request.steps is not None or choice.windowed
 
 
-def chosen_stacks_hz(
-    request: RecordRequest, choice: ToolChoice, program: ProgramInfo
-) -> float | None:
-    """Return how often stacks are sampled in the program; None: never.
-
-    By default in Python programs, but not where nothing of ours is needed in what may be one.
-    """
-    if choice.tool is Tool.NCU or request.stacks_hz == 0:
+def chosen_stacks_hz(request: RecordRequest, program: ProgramInfo) -> float | None:
+    """Return how often stacks are sampled in the program; None: never."""
+    if not request.stacks_hz:
         return None
     if program.kind is ProgramKind.BINARY or program.deaf_flag is not None:
-        if request.stacks_hz is None:
-            return None
         hint = "remove --stacks"
         if program.deaf_flag is not None:
             hint = f"remove {program.deaf_flag}, which ignores PYTHONPATH and sitecustomize"
         raise RecordError(f"--stacks cannot sample {program.word}", hint=hint)
-    is_python = is_recorder_injected(request, choice) or program.kind is ProgramKind.PYTHON
-    if request.stacks_hz is None and not is_python:
-        return None
-    return request.stacks_hz or float(DEFAULT_HZ)
+    return request.stacks_hz
 
 
 def _best(request: RecordRequest, program: ProgramInfo, environ: Mapping[str, str]) -> ToolChoice:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gpusight.analysis.capture_info import device_names, info
 from gpusight.analysis.copy_summary import copies
 from gpusight.analysis.gpu_utilization import DEFAULT_BINS, utilization
+from gpusight.analysis.hotspots.stack_times import hotspots
 from gpusight.analysis.kernel_summary import kernels
 from gpusight.analysis.ledger.ledger_report import accounting, ledger_report
 from gpusight.analysis.memory.memory_usage import memory
@@ -191,6 +192,7 @@ def _program(trace: Trace, summary: Composite, request: ReportRequest) -> Progra
         utilization=utilization(trace, selection, bins=bins, **focus),
         kernels=kernels(trace, windowed),
         ranges=range_tree(trace, windowed, steps=step_names),
+        hotspots=hotspots(trace, selection, **focus),
         copies=copies(trace, windowed),
         memory=memory(trace, windowed),
         occupancy=occupancy(trace, windowed),

@@ -210,7 +210,7 @@ class _PlanReplays:
     def min_ns(self, *cases: _Case) -> float:
         """Return the GPU time that fixes leave: no plan makes the time shorter.
 
-        An estimate without a replay may be of GPU time, unless its rule gives a least time.
+        An estimate without a replay may be of GPU time, unless its rule sets a least time.
         """
         estimates = (c for c in cases if not c.match.change and c.match.min_ns is None)
         estimated_ns = sum(case.alone_ns or 0.0 for case in estimates)
@@ -229,6 +229,7 @@ def _plan(replays: _PlanReplays, cases: Sequence[_Case]) -> tuple[list[_Case], l
     context = replays.context
     order: list[_Case] = []
     total_ns = remaining_ns = float(context.replay.unchanged.total_ns)
+    rest_ns = 0.0
     waiting = [case for case in cases if case.alone_ns is not None and case.rule.is_fix]
     others = [case for case in cases if case not in waiting]
     before_ns: dict[str, float] = {}
@@ -237,7 +238,7 @@ def _plan(replays: _PlanReplays, cases: Sequence[_Case]) -> tuple[list[_Case], l
         options = []
         for case in waiting:
             left_ns = max(0.0, remaining_ns - replays.min_ns(*order, case))
-            saved_ns = min(_after(replays, order, case, total_ns), left_ns)
+            saved_ns = min(_after(replays, order, case, total_ns, rest_ns), left_ns)
             options.append(replace(case, saved_ns=saved_ns))
         for option in options if order else ():
             losses[option.rule.id][order[-1].rule.id] = before_ns[option.rule.id] - _saved(option)
@@ -247,6 +248,9 @@ def _plan(replays: _PlanReplays, cases: Sequence[_Case]) -> tuple[list[_Case], l
         waiting = [case for case in waiting if case.rule.id != best.rule.id]
         remaining_ns -= _saved(best)
         total_ns -= _saved(best) * bool(best.match.change)
+        if best.rule.is_general or rest_ns:
+            limited_ns = max(0.0, total_ns - replays.run(*order).total_ns)
+            rest_ns = limited_ns if best.rule.is_general else min(rest_ns, limited_ns)
     # What saves little but comes before a fix that saves more exposes that one's time.
     min_ns = MIN_PLAN_SHARE * context.length_ns
     worth = {c.rule.id for c in order if _saved(c) >= min_ns and _saves_enough(context, c)}
@@ -290,11 +294,18 @@ def _saved(case: _Case) -> float:
     return case.saved_ns or 0.0
 
 
-def _after(replays: _PlanReplays, plan: Sequence[_Case], case: _Case, total_ns: float) -> float:
-    """Return what a case saves of the time that the fixes of a plan leave."""
+def _after(
+    replays: _PlanReplays, plan: Sequence[_Case], case: _Case, total_ns: float, rest_ns: float
+) -> float:
+    """Return what a case saves of the time that the fixes of a plan leave.
+
+    A general fix of the plan is replayed with all others, and limited to what they leave. `rest_ns`
+    is the difference: it is theirs, each as far as it saves that alone.
+    """
     if not case.match.change or not any(above.match.change for above in plan):
         return case.alone_ns or 0.0
-    return max(0.0, total_ns - replays.run(*plan, case).total_ns)
+    saved_ns = total_ns - replays.run(*plan, case).total_ns
+    return max(0.0, saved_ns - rest_ns, min(case.alone_ns or 0.0, saved_ns))
 
 
 def _changes(cases: Iterable[_Case]) -> list[Change]:

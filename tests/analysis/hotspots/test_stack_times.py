@@ -166,6 +166,7 @@ def test_host_time_alone() -> None:
         "forward": 5 * MS,
     }
     assert result.answer.of == "host"
+    assert "GPU" not in repr(result).splitlines()[1]
 
 
 def test_an_unknown_group_is_refused() -> None:

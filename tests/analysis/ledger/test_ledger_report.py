@@ -242,6 +242,7 @@ def test_the_command_writes_json_and_csv(capsys: pytest.CaptureFixture[str]) -> 
     assert {row["step"] for row in rows} - {""} == {s["step"] for s in document["steps"]}
 
 
+@pytest.mark.usefixtures("recorded_times")
 def test_the_command_takes_steps_ranges_and_windows(capsys: pytest.CaptureFixture[str]) -> None:
     def ledger_ns(*chosen: str) -> dict[str, int]:
         assert main(["ledger", CAPTURE, "--format", "json", *chosen]) == 0

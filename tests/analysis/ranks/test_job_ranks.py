@@ -188,3 +188,35 @@ def test_ranks_that_nothing_connects_are_not_compared() -> None:
     job = answer(digests)
     assert (job.stragglers, job.steps, job.meta["simulated_step_ns"]) == ((), (), None)
     assert "waits for other ranks are not known" in notes(digests)
+
+
+def test_steps_that_no_two_ranks_share_are_named(digests: list[RankDigest]) -> None:
+    """A collective outside the window of one rank is not compared."""
+    early, late = (
+        msgspec.structs.replace(
+            one,
+            steps=tuple(s for s in one.steps if s.number in chosen),
+            collectives=msgspec.structs.replace(
+                one.collectives,
+                step=tuple(n if n in chosen else None for n in one.collectives.step),
+            ),
+        )
+        for one, chosen in ((digests[0], range(2, 5)), (digests[1], range(7, 10)))
+    )
+    job = answer([early, late])
+    assert (job.stragglers, job.meta["steps"]) == ((), 0)
+    assert "rank 0 has steps 2 to 4, rank 1 has steps 7 to 9" in notes([early, late])
+
+
+def test_a_run_at_another_time_is_named(digests: list[RankDigest]) -> None:
+    second = 1_000_000_000
+    start = {rank: (90 if rank == 3 else 0) * second for rank in range(4)}
+    moved = [msgspec.structs.replace(d, start_utc_ns=start[d.rank or 0]) for d in digests]
+    assert "rank 3 recorded up to 90.0 s apart from the others" in notes(moved)
+    together = [msgspec.structs.replace(d, start_utc_ns=0) for d in digests]
+    assert "apart from the others" not in notes(together)
+
+
+def test_more_ranks_than_the_job_has_are_named(digests: list[RankDigest]) -> None:
+    more = msgspec.structs.replace(digests[0], rank=4, file="more.json")
+    assert "5 ranks are given, but the job has 4" in notes([*digests, more])

@@ -168,3 +168,17 @@ def test_waits_of_the_host_stand_in_for_collectives() -> None:
     assert job.meta["matched_by"] == ["waits of the host"]
     assert [rank.wait_ns for rank in job.ranks] == [20 * MS, 0, 20 * MS]
     assert (job.ranks[1].caused_wait_ns or 0) > US
+
+
+def test_some_late_steps_among_noise_are_found() -> None:
+    """Every third step is late by 20 ms; noise of the others is large, and once of its own too."""
+    chance = random.Random(3)
+
+    def noise(rank: int, step: int) -> int:
+        return int(chance.gammavariate(1, 1.5 * MS)) + (8 * MS if (rank, step) == (1, 0) else 0)
+
+    def plan(rank: int, step: int) -> Delay:
+        return Delay(host_ns=20 * MS) if rank == 1 and step % 3 == 1 else NONE
+
+    [one] = found(plan, steps=14, noise=noise)
+    assert (one.rank, one.cause, one.pattern) == (1, "host", "every 3rd step")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpusight.errors import UsageError
+from gpusight.recording.debug_settings import debug_settings
 from gpusight.recording.doctor.checkup import checkup_page, examine
-from gpusight.recording.doctor.environment_checks import debug_settings
 from gpusight.recording.doctor.gpu_checks import generation
 from gpusight.recording.doctor.machine import (
     Ability,

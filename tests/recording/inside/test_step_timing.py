@@ -72,6 +72,24 @@ def test_warm_up_lasts_until_steps_settle_and_no_longer_than_ten(clock: Clock) -
     assert phases(schedule(), clock, wild).startswith("w" * 10 + "t")
 
 
+def test_steps_that_become_faster_while_they_are_timed_are_timed_again(clock: Clock) -> None:
+    chosen = schedule()
+    steps = phases(chosen, clock, [60.0] * 9 + [10.0] * 60)
+    assert steps.startswith("w" * 3 + "t" * 10 + "t" * 20 + "pr")
+    assert chosen.pace == Pace(20, 10_000_000, 10_000_000, 0.0, "before", GS_STEP)
+
+
+def test_timing_does_not_begin_again_for_ever(clock: Clock) -> None:
+    steps = phases(schedule(), clock, [1000 * 0.95**number for number in range(80)])
+    assert steps.startswith("w" * 3 + "t" * 40 + "pr")
+
+
+@pytest.mark.parametrize("kept", [{"timed": 10}, {"several": True}])
+def test_numbers_that_are_fixed_are_kept_to(clock: Clock, kept: dict[str, Any]) -> None:
+    steps = phases(schedule(warmup=3, **kept), clock, [60.0] * 9 + [10.0] * 60)
+    assert steps.startswith("w" * 3 + "t" * 10 + "p")
+
+
 def test_short_steps_are_more_and_long_ones_fewer(clock: Clock) -> None:
     short = phases(schedule(), clock, [1.001] * 500)
     assert (short.count("t"), short.count("r"), short[-1]) == (200, 201, "|")

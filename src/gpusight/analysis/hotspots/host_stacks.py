@@ -98,6 +98,11 @@ class HostStacks:
         return self.frame["weight_ns"].null_count() < self.frame.height
 
     @property
+    def counts_samples(self) -> bool:
+        """Whether the number of samples is known: files of sums have only their time."""
+        return self.is_sampled and not {"folded", "speedscope"} & set(self.sources)
+
+    @property
     def has_lines(self) -> bool:
         """Whether it is known which lines of Python ran."""
         python = pl.col("line").is_not_null() & (pl.col("kind") == "python")

@@ -17,6 +17,7 @@ from gpusight.analysis.attribution.work_causes import attribute
 from gpusight.analysis.gpu_schedule import OpKind
 from gpusight.analysis.hotspots.host_stacks import SOURCES, HostStacks, host_stacks, range_stacks
 from gpusight.analysis.ledger.idle_contributors import IdleContributors
+from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.ledger.ledger_report import accounting
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from gpusight.analysis.hotspots.flame_graph import FlameGraph
     from gpusight.analysis.ledger.device_ledger import Accounting, DeviceAccount
     from gpusight.analysis.ledger.host_threads import HostTime
-    from gpusight.analysis.ledger.ledger_entries import IdleCause
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
@@ -64,13 +64,16 @@ FIELDS = (
     Field("host_ns", "Host", Fmt.TIME, "Time of host threads in it, those that wait included"),
     Field("samples", "Samples", Fmt.COUNT, "Samples behind the host time; null where not sampled"),
     Field("launches", "Launches", Fmt.COUNT, "GPU activities that it launched", shown=False),
+    Field("bytes", "Allocated", Fmt.BYTES, "Device memory that it allocated", shown=False),
 )
 TREE_FIELDS = (
     Field("location", "Frame", Fmt.NAME, "Function of the stack", indented_by="depth"),
     Field("depth", "Depth", Fmt.COUNT, "Frames around it", shown=False),
     *FIELDS[1:],
 )
-_VALUES = ("idle_ns", "gpu_ns", "host_ns", "samples", "launches")
+_OF_GPU = ("idle_ns", "idle_share", "gpu_ns")
+"""Fields that tables of host time alone do not show."""
+_VALUES = ("idle_ns", "gpu_ns", "host_ns", "samples", "launches", "bytes")
 _KEYS = {
     "line": ["file", "line", "function", "module"],
     "function": ["file", "function", "module"],
@@ -140,7 +143,12 @@ class Hotspots:
     def table(self) -> TableResult:
         """Return the rows, most idle time first; of stacks, their tree."""
         frame = self._tree() if self.is_tree else self._grouped()
-        fields = TREE_FIELDS if self.is_tree else FIELDS
+        fields: tuple[Field, ...] = TREE_FIELDS if self.is_tree else FIELDS
+        if not self.times.gpu_ns.any():
+            of_memory = not self.times.host_ns.any()
+            hidden = (*_OF_GPU, *(("host_ns", "samples") if of_memory else ()))
+            known = {"bytes": of_memory} | dict.fromkeys(hidden, False)
+            fields = tuple(replace(f, shown=known.get(f.key, f.shown)) for f in fields)
         return TableResult(
             COMMAND,
             self.title,
@@ -161,6 +169,7 @@ class Hotspots:
             schema=frames.schema,
         )
         values = [times.idle_ns(), times.gpu_ns, times.host_ns, times.samples, times.launches]
+        values.append(times.bytes)
         return pl.concat([frames, nothing]).with_columns(
             pl.Series(name, array) for name, array in zip(_VALUES, values, strict=True)
         )
@@ -180,7 +189,8 @@ class Hotspots:
             .agg(pl.col(_VALUES).sum())
             .filter(pl.any_horizontal(pl.col(_VALUES) > 0))
             .sort(
-                ["idle_ns", "gpu_ns", "host_ns", *keys], descending=[True] * 3 + [False] * len(keys)
+                ["idle_ns", "gpu_ns", "host_ns", "bytes", *keys],
+                descending=[True] * 4 + [False] * len(keys),
             )
         )
         missing = [
@@ -310,7 +320,7 @@ def hotspots(
     times = stack_times(trace, stacks, made, accounts)
     meta = _meta(trace, times, chosen)
     notes = (*chosen.notes, *_notes(times, meta))
-    return Hotspots(times, by, all_frames, chosen.text, meta, notes, stacks.is_sampled, of)
+    return Hotspots(times, by, all_frames, chosen.text, meta, notes, stacks.counts_samples, of)
 
 
 def without_stacks() -> NotApplicable:
@@ -324,11 +334,11 @@ def stack_times(
 ) -> StackTimes:
     """Measure what each stack is behind, on these GPUs, in a window."""
     schedule = made.schedule
+    op_nodes = launch_stacks(trace, stacks, schedule)
     idle = pl.concat(
-        [idle_stacks(trace, stacks, schedule, made.hosts, account) for account in accounts]
+        [idle_stacks(trace, stacks, schedule, made.hosts, a, op_nodes) for a in accounts]
     )
     count = len(stacks.tree)
-    op_nodes = _op_nodes(trace, stacks, schedule)
     gpu_ns, launches = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
     for account in accounts:
         busy = account.spans.gap < 0
@@ -347,6 +357,7 @@ def idle_stacks(
     schedule: GpuSchedule,
     hosts: HostTime,
     account: DeviceAccount,
+    op_nodes: Ints,
 ) -> pl.DataFrame:
     """Divide the idle time of a GPU among stacks: `node`, `cause`, `ns`, `near`."""
     contributors = IdleContributors(schedule, hosts)
@@ -356,18 +367,25 @@ def idle_stacks(
     position = np.where(known, contributors.positions(stretches), len(keys) - 1)
     process, thread = keys[position].T
     wanted = stacks.threads_for(trace, process, thread)
-    spread = stacks.spread(wanted, stretches.start_ns, stretches.end_ns)
+    # Once launched, work is on its way: its time is that of the launch, however long ago.
+    launched = np.isin(stretches.cause, (IdleCause.QUEUED, IdleCause.LAUNCHING))
+    launched &= (stretches.op != NONE) & (stretches.sample_ns <= stretches.start_ns)
+    launching = np.where(launched, np.append(op_nodes, NONE)[stretches.op], NONE)
+    late = np.flatnonzero(launching != NONE)
+    rest = np.flatnonzero(launching == NONE)
+    spread = stacks.spread(wanted[rest], stretches.start_ns[rest], stretches.end_ns[rest])
+    late_ns = (stretches.end_ns - stretches.start_ns)[late]
     return pl.DataFrame(
         {
-            "node": spread.node,
-            "cause": stretches.cause[spread.stretch],
-            "ns": spread.ns,
-            "near": spread.near,
+            "node": np.concatenate((spread.node, launching[late])),
+            "cause": stretches.cause[np.concatenate((rest[spread.stretch], late))],
+            "ns": np.concatenate((spread.ns, late_ns)),
+            "near": np.concatenate((spread.near, np.zeros(len(late), np.int64))),
         }
     )
 
 
-def _op_nodes(trace: Trace, stacks: HostStacks, schedule: GpuSchedule) -> Ints:
+def launch_stacks(trace: Trace, stacks: HostStacks, schedule: GpuSchedule) -> Ints:
     """Return the stack that launched each GPU activity of a schedule."""
     ops, calls = schedule.ops, schedule.calls
     nodes = np.full(len(ops), NONE)
@@ -471,9 +489,9 @@ def _host_only(
     empty = pl.DataFrame(schema=dict.fromkeys(("node", "cause", "ns", "near"), pl.Int64()))
     times = StackTimes(stacks, empty, none, host_ns, samples, none, memory)
     meta = _meta(trace, times, None)
-    notes = ("no GPU work in it: host time only", *_notes(times, meta))
+    notes = ("no GPU work in it: host time only", *_notes(times, meta), *trace.meta.notes)
     of = "host" if host_ns.any() else "memory"
-    return Hotspots(times, by, all_frames, "", meta, notes, stacks.is_sampled, of)
+    return Hotspots(times, by, all_frames, "", meta, notes, stacks.counts_samples, of)
 
 
 def _meta(trace: Trace, times: StackTimes, chosen: StepWindow | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from gpusight.analysis.ranks.job_slowdown import JobSlowdown, job_slowdown
 from gpusight.analysis.ranks.match_collectives import match_collectives
+from gpusight.analysis.ranks.parallelism import parallelism
 from gpusight.analysis.ranks.rank_clocks import RankClock, rank_clocks
 from gpusight.analysis.ranks.rank_identity import ORDER
 from gpusight.analysis.ranks.rank_replay import CollectiveWaits, own_times, waits_of_host
@@ -20,7 +21,7 @@ from gpusight.analysis.ranks.rank_steps import StepTimeline, step_timeline, step
 from gpusight.analysis.ranks.straggler_causes import find_stragglers, noise_ns
 from gpusight.pace import AS_RECORDED
 from gpusight.results import NotApplicable
-from gpusight.units import format_share
+from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 COMMAND = "ranks"
 ORDER_OF_FILES = "order of files"
 _MAX_LISTED = 8
+_MAX_APART_NS = 5_000_000_000
+"""Captures of one job overlap; clocks of machines may differ by less than this."""
 _HOST_WAITS = "waits of the host"
 _MAX_SIMULATION_ERROR = 0.1
 """A simulation that is off by more is reported."""
@@ -419,6 +422,7 @@ def _meta(
         "noise_ns": noise_ns(own, stragglers) if len(digests) > 1 else None,
         "collectives": len(matched),
         "collectives_unmatched": matched.unmatched,
+        "parallelism": [one.document() for one in parallelism(digests)],
         "matched_by": list(matched.how) or ([_HOST_WAITS] if waits_of_host(digests) else []),
     }
 
@@ -441,6 +445,12 @@ def _notes(
             f"{len(missing)} of {meta['world_size']} ranks are missing ({_listed(missing)}): waits "
             "for them count as transfer, or for a rank that is here"
         )
+    if meta["world_size"] is not None and len(digests) > meta["world_size"]:
+        notes.append(
+            f"{len(digests)} ranks are given, but the job has {meta['world_size']}: some are of "
+            "another job, or one rank recorded twice"
+        )
+    notes += _time_notes(digests)
     if len(meta["tools"]) > 1:
         tools = " and ".join(meta["tools"])
         notes.append(f"ranks were recorded with {tools}, whose overheads differ")
@@ -473,12 +483,46 @@ def _match_notes(
         else:
             notes.append("the captures show no collectives: waits for other ranks are not known")
     most = max(len(d.steps) for d in digests)
-    if meta["matched_by"] and meta["steps"] < most:
+    if meta["matched_by"] and not meta["steps"]:
+        first, last = min(digests, key=_first_step), max(digests, key=_first_step)
+        notes.append(
+            f"no step is one of all ranks: rank {first.rank} has {_step_range(first)}, rank "
+            f"{last.rank} has {_step_range(last)}; waits are not compared"
+        )
+    elif meta["matched_by"] and meta["steps"] < most:
         notes.append(f"{meta['steps']} of {most} steps are compared: not all ranks have the others")
     error = meta["simulation_error"]
     if error is not None and abs(error) > _MAX_SIMULATION_ERROR:
         notes.append(f"simulation error {format_share(abs(error))}: savings are uncertain")
     return notes
+
+
+def _first_step(digest: RankDigest) -> int:
+    return digest.steps[0].number
+
+
+def _step_range(digest: RankDigest) -> str:
+    return f"steps {_listed([step.number for step in digest.steps])}"
+
+
+def _time_notes(digests: Sequence[RankDigest]) -> list[str]:
+    """Return which ranks were recorded at another time than most: of another run."""
+    spans = {
+        d.rank or 0: (d.start_utc_ns + d.steps[0].start_ns, d.start_utc_ns + d.steps[-1].end_ns)
+        for d in digests
+        if d.start_utc_ns is not None and d.steps
+    }
+    if len(spans) < 2:
+        return []
+    middle = float(np.median([begin for begin, _ in spans.values()]))
+    usual = min(spans.values(), key=lambda span: abs(span[0] - middle))
+    apart = {rank: max(usual[0] - end, begin - usual[1]) for rank, (begin, end) in spans.items()}
+    others = [rank for rank, ns in apart.items() if ns > _MAX_APART_NS]
+    if not others:
+        return []
+    gap = format_time(max(apart.values()), digits=3)
+    word = "ranks" if len(others) > 1 else "rank"
+    return [f"{word} {_listed(others)} recorded up to {gap} apart from the others: of another run?"]
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -295,11 +295,11 @@ def _in_order(
 
 
 def _step(digests: Sequence[RankDigest], row: Ints) -> int | None:
-    """Return the step that most ranks launched a collective in."""
+    """Return the step that most ranks launched a collective in; None outside the window of one."""
     steps: Counter[int | None] = Counter(
         digests[rank].collectives.step[at] for rank, at in enumerate(row.tolist()) if at != ABSENT
     )
-    return steps.most_common(1)[0][0]
+    return None if None in steps else steps.most_common(1)[0][0]
 
 
 def clock_offsets(present: NDArray[np.bool_], end_ns: Ints) -> Ints:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import exp, lgamma, log, log1p
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,9 +28,14 @@ MIN_COST_SHARE = 0.01
 """Part of the job's step time that it must cost."""
 MIN_UPSTREAM_SHARE = 0.5
 """Part of the waits that a rank causes which its own waits for another rank must explain."""
+MAX_CHANCE = 1e-3
+"""How likely as many late steps may be at the rate of the other ranks; divided by the ranks."""
+_MIN_LATE_RATE = 0.02
 _FEW_STEPS = 3
 _CONSTANT_SHARE = 0.8
 _MIN_DRIFT_STEPS = 6
+_MIN_REPEATS = 3
+"""Late steps that make a pattern; of more, one that does not fit is an exception."""
 _DRIFT_CORRELATION = 0.8
 _DRIFT_RATIO = 2.0
 
@@ -127,14 +133,15 @@ def _late_ranks(own: OwnTimes) -> dict[int, float]:
         others = [r for r in range(len(means)) if r != place and r not in found]
         if not others:
             break
-        limit_ns = _limit(own.late_ns[:, place], own.late_ns[:, others], own.job_ns)
+        chance = MAX_CHANCE / len(means)
+        limit_ns = _limit(own.late_ns[:, place], own.late_ns[:, others], own.job_ns, chance)
         if limit_ns is None:
             break
         found[place] = limit_ns
     return found
 
 
-def _limit(late: Ints, others: Ints, step_ns: float) -> float | None:
+def _limit(late: Ints, others: Ints, step_ns: float, max_chance: float) -> float | None:
     """Return above which lateness a step counts as late; None where a rank is late by chance."""
     min_ns = MIN_LATE_SHARE * step_ns
     usual, spread = float(others.mean()), float(others.std())
@@ -146,9 +153,25 @@ def _limit(late: Ints, others: Ints, step_ns: float) -> float | None:
         return limit_ns if late.min() > max(limit_ns, 2 * others.max(initial=0)) else None
     error_ns = np.sqrt(late.var(ddof=1) / len(late) + spread**2 / others.size)
     is_sure = excess_ns >= MIN_DEVIATIONS * error_ns
-    is_periodic = _period(late > limit_ns) is not None
+    times = int((late > limit_ns).sum())
+    is_periodic = times >= _MIN_REPEATS and _period(late > limit_ns, exceptions=0) is not None
+    usual_rate = float(np.clip((others > limit_ns).mean(), _MIN_LATE_RATE, 1 - _MIN_LATE_RATE))
+    is_often = _chance(times, len(late), usual_rate) < max_chance
     # Steps of the other ranks are late by chance too: then a limit above them still counts steps.
-    return min(limit_ns, float(late.mean())) if is_sure or is_periodic else None
+    return min(limit_ns, float(late.mean())) if is_sure or is_periodic or is_often else None
+
+
+def _chance(count: int, steps: int, rate: float) -> float:
+    """Return how likely so many late steps, or more, are at the rate of the other ranks."""
+    if not count:
+        return 1.0
+    return sum(
+        exp(
+            lgamma(steps + 1) - lgamma(late + 1) - lgamma(steps - late + 1)
+            + late * log(rate) + (steps - late) * log1p(-rate)
+        )
+        for late in range(count, steps + 1)
+    )  # fmt: skip
 
 
 # Which steps --------------------------------------------------------------------------------------
@@ -161,20 +184,24 @@ def _pattern(late: Ints, limit_ns: float) -> str:
         return "drifting"
     if is_late.mean() >= _CONSTANT_SHARE:
         return "constant"
-    period = _period(is_late)
+    period = _period(is_late, exceptions=int(is_late.sum() > _MIN_REPEATS))
     if period is not None:
         return f"every {_ordinal(period)} step"
     return f"{int(is_late.sum())} of {len(late)} steps"
 
 
-def _period(late: NDArray[np.bool_]) -> int | None:
-    """Return N where every Nth step is late, at least twice, and no other one."""
+def _period(late: NDArray[np.bool_], *, exceptions: int) -> int | None:
+    """Return N where every Nth step is late, at least twice, and others are not."""
     places = np.flatnonzero(late)
     if len(places) < 2:
         return None
-    period = int(places[1] - places[0])
-    expected = np.arange(places[0] % period, len(late), period)
-    return period if period > 1 and np.array_equal(places, expected) else None
+    for period in sorted(set(np.diff(places).tolist()) - {1}):
+        for first in {int(place) % period for place in places[:2]}:
+            expected = np.zeros(len(late), np.bool_)
+            expected[first::period] = True
+            if np.count_nonzero(expected != late) <= exceptions:
+                return int(period)
+    return None
 
 
 def _drifts(late: Ints) -> bool:
@@ -318,21 +345,35 @@ def _upstream(
     matched, exposed = waits.matched, waits.exposed_wait_ns
     if not len(matched) or not late:
         return []
-    inside = np.array([step is not None for step in matched.step])
-    caused = np.zeros((len(numbers), len(numbers)), np.int64)  # by whom, and whose wait
-    np.add.at(caused, waits.last[inside], exposed[inside])
+    rows = np.array([at for at, step in enumerate(matched.step) if step is not None], np.int64)
+    steps = np.array([matched.step[at] for at in rows], np.int64)
     found = []
     for place, number in enumerate(numbers):
-        caused_ns, most = int(caused[place].sum()), int(caused[place].max(initial=0))
-        by_late = {source: int(caused[source, place]) for source in late if source != place}
-        if place in late or not by_late:
+        if place in late:
             continue
-        source = max(by_late, key=lambda rank: by_late[rank])
-        steps = max(1, len(own.steps))
-        is_much = most / steps >= MIN_LATE_SHARE * own.job_ns
-        if caused_ns and is_much and by_late[source] >= MIN_UPSTREAM_SHARE * most:
+        waited = {source: _waited_before(rows, steps, waits, place, source) for source in late}
+        source = max(waited, key=lambda rank: int(waited[rank].max(initial=0)))
+        caused = np.where((waits.last[rows] == place)[:, None], exposed[rows], 0)
+        # What others wait for it is the late rank's doing as far as it waited itself before.
+        passed_on = np.minimum(caused, waited[source][:, None]).sum(axis=0)
+        most, count = int(caused.sum(axis=0)[passed_on.argmax()]), max(1, len(own.steps))
+        is_much = most / count >= MIN_LATE_SHARE * own.job_ns
+        if is_much and int(passed_on.max()) >= MIN_UPSTREAM_SHARE * most:
             meaning = f"Waits for rank {numbers[source]} before others wait for it"
-            shown = Evidence("own wait", by_late[source] / steps, "ns", meaning)
-            late_ns = most / steps
+            own_wait_ns = float(exposed[rows[waits.last[rows] == source], place].sum()) / count
+            shown = Evidence("own wait", own_wait_ns, "ns", meaning)
+            late_ns = most / count
             found.append(Straggler(place, number, UPSTREAM, 0.0, 0.0, late_ns, "", (shown,)))
     return found
+
+
+def _waited_before(
+    rows: Ints, steps: Ints, waits: CollectiveWaits, place: int, source: int
+) -> Ints:
+    """Return how long a rank waited for another one earlier in the step of each collective."""
+    own = np.where(waits.last[rows] == source, waits.exposed_wait_ns[rows, place], 0)
+    before = np.cumsum(own) - own
+    begun = np.maximum.accumulate(steps)  # collectives are in order of time
+    first = np.searchsorted(begun, begun)
+    waited: Ints = before - before[first]
+    return waited

@@ -89,7 +89,7 @@ def _save(args: argparse.Namespace) -> int:
     from gpusight.render.cell_text import safe_text
 
     if args.output == "-":
-        raise UsageError("a baseline is written to a file", hint=f"give -o {DEFAULT_FILE}")
+        raise UsageError("a baseline is written to a file", hint=f"add -o {DEFAULT_FILE}")
     path, args.output = Path(args.output), None
     check_baseline_output(path)  # before the captures are read, which takes long
     result = api.baseline(read_digests(side_inputs(args.file), args), path)

@@ -167,7 +167,7 @@ def answer_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
         else:
             pages[encodable_text(label)] = outcome
     if not pages and not failed:
-        raise UsageError(f"no capture is in {folder}", hint="give a folder of captures")
+        raise UsageError(f"no capture is in {folder}", hint="pass a folder of captures")
     _make_folder(out)
     summary = side_by_side(pages, skipped, failed)
     write_file(out / "summary.md", [to_markdown(summary)])
@@ -189,7 +189,7 @@ def answer_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
 def _check_folders(folder: Path, out: Path) -> None:
     """Keep captures and what is made of them apart."""
     if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder", hint="give a folder of captures to --batch")
+        raise UsageError(f"{folder} is not a folder", hint="pass a folder of captures to --batch")
     target, source = out.resolve(), folder.resolve()
     if target == source or source in target.parents:
         where = "holds the captures" if target == source else "lies in the folder of the captures"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from gpusight.cli import options
 
 if TYPE_CHECKING:
+    from gpusight.recording.collect_stacks import StackFiles
     from gpusight.recording.record_program import Recording, RecordingPlan
     from gpusight.recording.request import RecordRequest
-    from gpusight.recording.stack_files import StackFiles
 
 SUMMARY = "run a program and record a GPU profile"
 DESCRIPTION = (
@@ -31,6 +31,7 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight record --whole -- python short.py",
     "gpusight record --steps 10:12 --memory -o runs/ -- python train.py",
     "gpusight record --range forward --stop -- ./solver input.cfg",
+    "gpusight record --stacks -- python train.py",
     "gpusight record --with torch --python-stacks -- python train.py",
     "gpusight record --with ncu --kernel '*gemm*' --launch-count 5 -- ./app",
     "gpusight record --tool-option=--trace=cuda,nvtx,cudnn -- python train.py",
@@ -160,10 +161,14 @@ def _add_stacks(parser: argparse.ArgumentParser) -> None:
         metavar="HZ",
         help="sample the stacks of Python threads, 50 to 500 times a second (default: 200), so "
         "that idle GPU time has a line of code; less often where it costs more than 2%% of a core. "
-        "On by default for Python programs; in a window, only the recorded steps are sampled",
+        "In a window, only the recorded steps are sampled",
     )
     group.add_argument(
-        "--no-stacks", action="store_const", const=0, dest="stacks", help="sample no stacks"
+        "--no-stacks",
+        action="store_const",
+        const=0,
+        dest="stacks",
+        help="sample no stacks (default)",
     )
     group.add_argument(
         "--stacks-threads",

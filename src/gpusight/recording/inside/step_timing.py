@@ -24,6 +24,8 @@ _MIN_TIMED, _MIN_SLOW_TIMED, _MIN_TIMED_S, _MAX_TIMED_S = 10, 5, 0.2, 10.0
 _MIN_RECORDED, _MIN_SLOW_RECORDED, _MIN_RECORDED_S, _MAX_RECORDED_S = 10, 3, 0.2, 10.0
 """Ten steps or more, until they took this long; fewer where they take longer. Timed and recorded
 ones as long: calls of a model vary, and both must have the same mix."""
+_MAX_TIMINGS = 4
+"""Timing begins again where steps became faster meanwhile: the program was not warm yet."""
 _RANK_WARMUP, _RANK_TIMED, _RANK_RECORDED = 5, 10, 10
 """Ranks record the same steps, so none may decide by its own clock."""
 _NAMED_WARMUP, _MIN_NAMED_TIMED = 2, 2
@@ -72,6 +74,14 @@ class StepTimer:
         """How long they took on the host."""
         return (self._host_ns[-1] - self._host_ns[0]) / 1e9
 
+    @property
+    def speedup(self) -> float:
+        """How many times as long steps took in the first half as in the second, on the host."""
+        half = self.steps // 2
+        first_ns = self._host_ns[half] - self._host_ns[0]
+        second_ns = self._host_ns[-1] - self._host_ns[-1 - half]
+        return first_ns / max(second_ns, 1)
+
     def finish(self, source: str) -> Pace:
         """Return the pace of the steps so far; the last mark ended the last one."""
         cuda_driver.wait_for_gpus()
@@ -104,6 +114,7 @@ class TimingSchedule:
         self._began_s: list[float] = []
         """When each step of the warm-up began."""
         self._timer: StepTimer | None = None
+        self._timings = 0
         self._first_recorded: int | None = None
         self._recorded_since_s = 0.0
         self.recorded_steps = 0
@@ -162,7 +173,10 @@ class TimingSchedule:
             elif self._is_warm():
                 self._begin_timing(self._timed != 0)
         elif self.phase is TimingPhase.TIMED and self._is_timed():
-            self._finish_timing()
+            if self._became_faster():
+                self._begin_timing(wanted=True)
+            else:
+                self._finish_timing()
 
     def _named_phase(self, number: int, first: int) -> None:
         """Time the steps before the one that the user named; the recorder gets warm in the last."""
@@ -182,6 +196,7 @@ class TimingSchedule:
             self.phase = TimingPhase.PREPARED
             return
         self._timer = StepTimer()
+        self._timings += 1
         self.phase = TimingPhase.TIMED
 
     def _finish_timing(self) -> None:
@@ -201,6 +216,13 @@ class TimingSchedule:
         is_settled = max(times) <= _SETTLED_RATIO * min(times)
         is_late = self._began_s[-1] - self._began_s[0] >= _MAX_WARMUP_S
         return is_settled or is_late or steps >= _MAX_WARMUP
+
+    def _became_faster(self) -> bool:
+        """Return whether to time again; a number that was given, or of ranks, is kept to."""
+        assert self._timer is not None
+        is_free = self._timed is None and self._timings < _MAX_TIMINGS
+        is_short = self._timer.seconds < _MAX_TIMED_S
+        return is_free and is_short and self._timer.speedup > _SETTLED_RATIO
 
     def _is_timed(self) -> bool:
         assert self._timer is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusight.render.cell_text import html_text, shorten_middle
+from gpusight.render.cell_text import html_text
 from gpusight.render.charts.chart_colors import DARK, HOST_COLORS, LIGHT, color_of
 from gpusight.units import format_bytes, format_count, format_share, format_time
 
@@ -84,7 +84,8 @@ def _box(graph: FlameGraph, node: FlameNode, x: float, y: float, width: float) -
     letters = int((width - 8) / _LETTER)
     text = ""
     if letters >= _MIN_LETTERS:
-        shown = html_text(shorten_middle(node.name, letters))
+        name = node.name if len(node.name) <= letters else f"{node.name[: letters - 1]}…"
+        shown = html_text(name)
         text = f'<text x="{x + 4:.1f}" y="{y + 14}">{shown}</text>'
     return (
         f'<g><title>{html_text(words)}</title><rect class="{_style(graph, node)}" x="{x:.1f}" '

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpusight._version import __version__
+from gpusight.analysis.hotspots.flame_graph import flame_graph
 from gpusight.render.cell_text import safe_text, shorten_middle
 from gpusight.render.charts.chart_page import MAX_PAGE_ROWS, safe_json
-from gpusight.render.html.html_templates import markup, render, to_html
-from gpusight.render.html.report_page import asset_text, report_styles
+from gpusight.render.html.html_templates import ReportSection, markup, render, to_html
+from gpusight.render.html.report_assets import asset_text, report_styles
+from gpusight.results import NotApplicable
 
 if TYPE_CHECKING:
     from gpusight.analysis.hotspots.flame_graph import FlameGraph
+    from gpusight.analysis.hotspots.stack_times import Hotspots
     from gpusight.results import TableResult
 
 
 _MAX_NAME_CHARACTERS = 160
+_SECTION_ROWS = 20
 _MAX_NODES = 20_000
 """Frames that a page holds; narrower ones belong to the one around them."""
 
@@ -34,6 +39,19 @@ def flame_page(graph: FlameGraph, table: TableResult) -> str:
         version=__version__,
     )
     return f"{page}\n"
+
+
+def hotspots_section(hotspots: Hotspots | NotApplicable) -> ReportSection | None:
+    """Write the section of a report; None where no stacks were recorded, or the GPU is not idle."""
+    if isinstance(hotspots, NotApplicable) or not hotspots.meta["idle_ns"]:
+        return None
+    graph = replace(flame_graph(hotspots), window="")
+    body = render(
+        "report_hotspots.html",
+        flame=markup(safe_json(frame_columns(graph))),
+        table=to_html(replace(hotspots.table(), title="By line", window=""), limit=_SECTION_ROWS),
+    )
+    return ReportSection("hotspots", "Idle GPU time by line of code", body, "Lines of code")
 
 
 def frame_columns(graph: FlameGraph) -> dict[str, Any]:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from gpusight._version import __version__
 from gpusight.render.cell_text import safe_text, shorten_middle
-from gpusight.render.charts.chart_colors import DARK, LIGHT
-from gpusight.render.html import report_charts
-from gpusight.render.html.comparison_page import comparison_body, comparison_styles
+from gpusight.render.html.comparison_page import comparison_body
+from gpusight.render.html.flame_page import hotspots_section
 from gpusight.render.html.html_templates import (
     ReportSection,
     absent_section,
-    css_colors,
     markup,
     render,
     shown_columns,
-    theme_variables,
 )
+from gpusight.render.html.report_assets import asset_text, report_styles
 from gpusight.render.html.report_charts import (
     memory_section,
     occupancy_section,
@@ -48,7 +45,6 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from gpusight.comparison.comparison_result import Comparison
-    from gpusight.render.charts.chart_colors import ChartTheme
     from gpusight.render.table_layout import TableOptions
     from gpusight.reports.report_contents import Report
 
@@ -144,6 +140,7 @@ def _sections(report: Report) -> Iterator[ReportSection | None]:
         yield utilization_section(program.utilization)
     yield kernels_section(report)
     if program is not None:
+        yield hotspots_section(program.hotspots)
         yield ranges_section(program.ranges)
         yield phases_section(program.steps)
         yield copies_section(program.copies)
@@ -162,33 +159,6 @@ def _measured(report: Report) -> Iterator[ReportSection | None]:
         yield occupancy_section(
             measured.occupancy, key=f"occupancy-{number}", title=f"Occupancy{of}"
         )
-
-
-# What the page brings with it ---------------------------------------------------------------------
-
-
-def report_styles() -> str:
-    """Return the styles of a page with the report's script: both themes, and one chosen by hand."""
-    light, dark = _variables(LIGHT), _variables(DARK, dark=True)
-    return (
-        f":root{{{light}}}\n"
-        f"@media screen and (prefers-color-scheme:dark)"
-        f"{{:root:not([data-theme=light]){{{dark}}}}}\n"
-        f"@media screen{{:root[data-theme=dark]{{{dark}}}}}\n"
-        f"{report_charts.chart_styles()}.comparison{{{comparison_styles()}}}\n"
-        f"{asset_text('report.css')}"
-    )
-
-
-def _variables(theme: ChartTheme, *, dark: bool = False) -> str:
-    colors = {name: (night if dark else day) for name, day, night in css_colors()}
-    return theme_variables(theme) + "".join(f"--{name}:{c};" for name, c in colors.items())
-
-
-def asset_text(name: str) -> str:
-    """Return a file of what the front end was built to."""
-    path = resources.files(__package__ or "").joinpath("assets", name)
-    return path.read_text(encoding="utf-8")
 
 
 def _page(report: Report, *, limit: int | None) -> str:

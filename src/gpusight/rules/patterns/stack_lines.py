@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.hotspots.host_stacks import HostStacks, host_stacks
-from gpusight.analysis.hotspots.stack_times import idle_stacks
+from gpusight.analysis.hotspots.stack_times import idle_stacks, launch_stacks
 from gpusight.analysis.ledger.device_ledger import account
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import StackLine
@@ -38,7 +38,8 @@ def _idle(context: RuleContext) -> pl.DataFrame:
     assert stacks is not None
     accounts = account(context.schedule, context.hosts)
     own = next(a for a in accounts if a.device == context.device)
-    return idle_stacks(context.trace, stacks, context.schedule, context.hosts, own)
+    ops = launch_stacks(context.trace, stacks, context.schedule)
+    return idle_stacks(context.trace, stacks, context.schedule, context.hosts, own, ops)
 
 
 def lines_behind(context: RuleContext, *causes: IdleCause) -> tuple[StackLine, ...]:
