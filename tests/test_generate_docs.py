@@ -35,7 +35,7 @@ def test_every_command_is_documented() -> None:
     for name, command in COMMANDS.items():
         assert f"## `gpusight {name}`" in page
         assert command.EXAMPLES
-        assert all(e.startswith(f"gpusight {name}") for e in command.EXAMPLES)
+        assert all(f"gpusight {name}" in e for e in command.EXAMPLES)
 
 
 def test_percent_signs_are_not_argparse_s() -> None:

@@ -29,6 +29,7 @@ _COUNTS = (
 )
 _OF_STEPS = rf"{_COUNTS}|allocations?|(?<!that )mean|often|once|saves|time|times|twice"
 _UNITS = r"block|call|capture|cycle|instruction|million|pass|request|second|sm|thread|value|warp"
+_SOURCES = r"capture|column|command|csv|file|format|label|line|note|option|report|result|rule|trace"
 WORDS = {
     rf"\b(?:{_OF_STEPS}) an? (?:step|iteration)\b": "per step, or ms/step",
     rf"\b(?:{_COUNTS}) an? (?:{_UNITS})\b(?! (?:adds|can|has|holds))": "per thread, or B/s",
@@ -71,6 +72,9 @@ WORDS = {
     r"\bg(?:ive|ives|iven|iving) away\b": "sanitized copy for sharing",
     r"\bwhat people look at\b|\bbeside\b|\bas it is\b(?! \w+(?:ed|en)\b)": "(rewrite)",
     r"\bwhat was seen\b": "evidence",
+    rf"\b(?:{_SOURCES})s? (?:also |always )?(?:gives?|gave)\b": "has, shows",
+    r"\bto give to\b|\b(?:so|that) (?:nobody|no one) can\b": "for; cannot",
+    r"\bgive (?:-|a (?:file|folder|number|path|timeline)\b|one of|the program\b)": "pass, add",
     r"\b0\.\d000 times\b|\b\d+\.\d{3} (?:kernels|calls|launches|copies|syncs)\b": "3 digits",
 }
 """What is not written, and what is written instead."""
@@ -352,6 +356,11 @@ def test_output(
         ("a round trip", 0),
         ("Took", 1),
         ("Gap to next", 0),
+        ("a note gives the share", 1),
+        ("the CSV always gives it", 1),
+        ("fuse kernels, or give each block more work", 0),
+        ("Name to give to -r", 1),
+        ("give a folder of captures; or give -o", 2),
     ],
 )
 def test_phrases(text: str, count: int) -> None:

@@ -47,7 +47,7 @@ def check_output(path: Path) -> None:
             hint="name the file that it points to, or remove the link",
         )
     if path.is_dir():
-        raise UsageError(f"{path} is a folder", hint="give a file name")
+        raise UsageError(f"{path} is a folder", hint="pass a file name")
     if path.exists() and not os.access(path, os.W_OK):
         raise cannot_write(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 

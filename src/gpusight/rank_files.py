@@ -98,7 +98,7 @@ def job_operations(captures: Sequence[Path | Trace]) -> pl.DataFrame | None:
     if not jobs:
         return None
     if len(captures) > 1:
-        raise UsageError(f"{jobs[0]} has all ranks of a job", hint="give one job trace alone")
+        raise UsageError(f"{jobs[0]} has all ranks of a job", hint="pass one job trace alone")
     return read_job_operations(jobs[0])
 
 

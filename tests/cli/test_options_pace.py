@@ -179,7 +179,7 @@ def test_a_saved_baseline_has_its_own_time(
     capsys.readouterr()
     refused = {
         ("324us,324us", saved): "base.json is a saved baseline, whose times --pace cannot change; "
-        "give one time, of the other side: 324us",
+        "pass one time, of the other side: 324us",
         ("off", saved): "base.json has times without the profiler, which --pace off cannot undo",
     }
     for (pace, path), message in refused.items():

@@ -54,7 +54,7 @@ def test_the_findings_are_those_of_the_command() -> None:
     answer = said.answer
     assert isinstance(answer, TimelineDiagnosis)
     assert [one.rule for one in found.findings] == [one.rule for one in answer.plan]
-    assert [one.rule for one in found.beside] == [one.rule for one in answer.beside_plan]
+    assert [one.rule for one in found.beside] == [one.rule for one in answer.outside_plan]
     for one, other in zip(found.findings, answer.plan, strict=True):
         assert isinstance(other, TimelineFinding)
         assert (one.title, one.why, one.fix) == (other.title, other.why, other.fix)

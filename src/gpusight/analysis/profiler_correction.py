@@ -249,7 +249,7 @@ def corrected(trace: Trace, pace: Pace, selection: Selection = EVERYTHING) -> Tr
     if hidden := hidden_overhead(part, overhead):
         overhead, weights, tool = hidden[0], hidden[1].weights, hidden[1].tool
     events = recorded_events(schedule, weights)
-    timing = run_program(overhead.taken_off(calibrate(schedule).program, events))
+    timing = run_program(overhead.removed_from(calibrate(schedule).program, events))
     moved = _moved(overhead, events, schedule, timing, focus, pace)
     moved.correction = replace(moved.correction, tool=tool, is_hidden=bool(hidden))
     return moved
@@ -328,7 +328,7 @@ def _estimated(estimate: _Estimate, slower: Pace | None) -> Trace:
         schedule = _schedule(trace, focus, focus.steps)
         events = recorded_events(schedule, cost.weights)
     pace = Pace.estimated(focus.step_ns * middle_ns / recorded_ns)
-    timing = run_program(cost.middle.taken_off(calibrate(schedule).program, events))
+    timing = run_program(cost.middle.removed_from(calibrate(schedule).program, events))
     moved = _moved(cost.middle, events, schedule, timing, focus, pace)
     limits = estimate.low_ns / middle_ns, estimate.high_ns / middle_ns
     moved.correction = replace(

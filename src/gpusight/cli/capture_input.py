@@ -149,7 +149,7 @@ def side_paces(
     paces = options.paces(args) if not one_time else (args.pace, args.pace)
     for paths, pace, other in zip(saved, paces, reversed(paces), strict=True):
         if paths and pace != "off":
-            hint = "omit --pace" if all(saved) else f"give one time, of the other side: {other}"
+            hint = "omit --pace" if all(saved) else f"pass one time, of the other side: {other}"
             what = f"{paths[0]} is a saved baseline, whose times --pace cannot change"
             raise UsageError(what, hint=hint)
         if any(d.recorded_step_ns is not None for path in paths for d in load_baseline(path)):

@@ -164,7 +164,7 @@ def base_of(output: Path, tool: Tool) -> Path:
         if other is not tool:
             raise UsageError(
                 f"{output} is named like a capture of {other.value}",
-                hint=f"{tool.value} writes {tool.suffix}; or give --with {other.value}",
+                hint=f"{tool.value} writes {tool.suffix}; or add --with {other.value}",
             )
         if len(output.name) == len(ending):
             raise UsageError(f"-o {output} has an extension but no name")
@@ -207,7 +207,7 @@ def refuse_taken(base: Path, suffix: str, *, overwrite: bool) -> None:
         raise RecordError(f"{own} is a folder", hint="choose another name for -o")
     if taken and not overwrite:
         raise RecordError(
-            f"{taken[0]} exists", hint="choose another name for -o, or give --overwrite"
+            f"{taken[0]} exists", hint="choose another name for -o, or add --overwrite"
         )
 
 

@@ -128,7 +128,7 @@ def inspect_program(argv: Sequence[str], environ: Mapping[str, str]) -> ProgramI
     return ProgramInfo(words, path, kind, below)
 
 
-def ask_interpreter(interpreter: str, environ: Mapping[str, str]) -> InterpreterInfo | None:
+def query_interpreter(interpreter: str, environ: Mapping[str, str]) -> InterpreterInfo | None:
     """Query what a Python has; None where it does not answer."""
     answer = _ask([interpreter, "-c", _ASK], environ)
     if not isinstance(answer, list):
@@ -139,7 +139,7 @@ def ask_interpreter(interpreter: str, environ: Mapping[str, str]) -> Interpreter
 
 def find_cupti(interpreter: str, environ: Mapping[str, str]) -> str | None:
     """Return the libcupti that a recorder in this Python would load; None for none."""
-    answer = _ask([interpreter, str(_PROBES), "ask_cupti"], environ)
+    answer = _ask([interpreter, str(_PROBES), "probe_cupti"], environ)
     return answer["library"] if isinstance(answer, dict) else None
 
 
@@ -218,7 +218,7 @@ def _absent(word: str) -> RecordError:
     if not word:
         return RecordError("the program has no name", hint="gpusight record -- python train.py")
     if path.is_dir():
-        return RecordError(f"{word} is a folder, not a program", hint="give the program to record")
+        return RecordError(f"{word} is a folder, not a program", hint="add the program to record")
     if not path.is_file():
         return RecordError(
             f"program {word} not found", hint="use its full path, or activate its environment"
@@ -230,7 +230,7 @@ def _absent(word: str) -> RecordError:
         return RecordError(
             f"{word} is not a program",
             why="it has no #! line and is no executable format",
-            hint="give the program to record",
+            hint="add the program to record",
         )
     is_owner = not hasattr(os, "geteuid") or path.stat().st_uid == os.geteuid()
     hint = f"chmod +x {shlex.quote(word)}" if is_owner else "its owner must make it executable"

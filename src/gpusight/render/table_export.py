@@ -156,10 +156,10 @@ def _targets(out: Path, form: str, tables: Sequence[str], *, requested: bool) ->
             return {tables[0]: out}
         raise UsageError(
             f"{out} names one file, but there are {len(tables)} tables",
-            hint="give -o a folder, or one table with --tables",
+            hint="pass a folder to -o, or one table with --tables",
         )
     if out.exists() and not out.is_dir():
-        raise UsageError(f"{out} is a file", hint="give -o a folder")
+        raise UsageError(f"{out} is a file", hint="pass a folder to -o")
     return {name: out / f"{name}{suffix}" for name in tables}
 
 

@@ -299,6 +299,7 @@ def _time(program: ProgramReport) -> HeadlineNumber:
             detail = f"{facts['kept']:,} steps, {span}"
             if facts["between_ns"] > _MIN_SPREAD_SHARE * mean:
                 detail += f"; {format_time(facts['between_ns'])} between steps"
+        detail += _recorded(program)
         return HeadlineNumber("step_ns", "Step time", mean, Fmt.TIME, detail)
     if isinstance(program.ledger, NotApplicable):
         return HeadlineNumber("step_ns", "Step time", None, Fmt.TIME, program.steps.reason)
@@ -308,6 +309,16 @@ def _time(program: ProgramReport) -> HeadlineNumber:
     if not isinstance(diagnosis, NotApplicable) and diagnosis.focus.length_ns < window:
         detail += f"; findings are about {format_time(diagnosis.focus.length_ns)} of it"
     return HeadlineNumber("window_ns", "Window", window, Fmt.TIME, detail)
+
+
+def _recorded(program: ProgramReport) -> str:
+    """Name the recorded step time, where the step time is that without the profiler."""
+    focus = None if isinstance(program.ledger, NotApplicable) else program.ledger.focus
+    if focus is None or focus.recorded_step_ns in {None, focus.step_ns}:
+        return ""
+    estimate = " (estimate)" if focus.is_estimate else ""
+    recorded = format_time(focus.recorded_step_ns, digits=3)
+    return f"; without the profiler{estimate}, {recorded} recorded"
 
 
 def _busy(program: ProgramReport) -> HeadlineNumber:

@@ -110,7 +110,7 @@ class TimelineDiagnosis:
         return tuple(f for f in self.findings if f.in_plan)
 
     @property
-    def beside_plan(self) -> tuple[TimelineFinding, ...]:
+    def outside_plan(self) -> tuple[TimelineFinding, ...]:
         """Fixes that save too little after the plan, then findings about the capture."""
         return tuple(f for f in self.findings if not f.in_plan)
 
@@ -577,7 +577,7 @@ def diagnose_captures(
         diagnosis = _diagnose_both(traces[0], traces[1], options)
     elif len(traces) != 1:
         what = f"{len(traces)} captures were given"
-        raise UsageError(what, hint="give one, or a timeline and an Nsight Compute report")
+        raise UsageError(what, hint="pass one, or a timeline and an Nsight Compute report")
     elif traces[0].has("profiles"):
         _refuse(options, _TIMELINE_OPTIONS, "a report of measured launches has no steps")
         diagnosis = _diagnose_report(traces[0], options)
@@ -596,7 +596,7 @@ def _diagnose_both(
     report, timeline = (second, first) if second.has("profiles") else (first, second)
     if timeline.has("profiles") or not report.has("profiles"):
         kind = "reports of measured launches" if report.has("profiles") else "timelines"
-        hint = "give a timeline (nsys, torch.profiler, JAX) and an Nsight Compute report"
+        hint = "pass a timeline (nsys, torch.profiler, JAX) and an Nsight Compute report"
         raise UsageError(f"both captures are {kind}", hint=hint)
     # Some identifiers, such as `small-grid`, are rules of both kinds.
     kernel_ids = {r.id for r in options.extra_rules if isinstance(r, KernelRule)} | {*KERNEL_RULES}

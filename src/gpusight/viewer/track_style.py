@@ -228,7 +228,7 @@ NO_THREAD = "thread not recorded"
 
 
 class TrackTitles:
-    """The names that a capture gives to what it saw."""
+    """The names of events in a capture."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace

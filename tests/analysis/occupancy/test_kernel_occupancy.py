@@ -550,7 +550,7 @@ def test_a_partial_warp_is_remarked() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("A100", 0, 32), "a block cannot have 0 threads; give a number from 1 to 1024"),
+        (("A100", 0, 32), "a block cannot have 0 threads; pass a number from 1 to 1024"),
         (("A100", 2000, 32), "cannot have 2000 threads"),
         (("A100", 256, 300), "a thread cannot have 300 registers"),
         (("A100", 256, 32, -1), "-1 bytes of shared memory"),

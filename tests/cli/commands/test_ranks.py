@@ -84,7 +84,7 @@ def test_a_trace_of_operations_gives_the_slowdown(
     assert next(iter(found["slowdown"]["by_operation"])) == "forward-compute"
     other = tmp_path / "other.parquet"
     shutil.copy(trace, other)
-    assert "give one job trace alone" in run(capsys, trace, other, code=2)
+    assert "pass one job trace alone" in run(capsys, trace, other, code=2)
 
 
 def test_digests_and_their_merge(

@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 
 import gpusight as gs
+from gpusight.analysis.ledger.ledger_report import LedgerReport
 from gpusight.errors import UsageError
-from gpusight.render.diagnosis_summary import beside_text
+from gpusight.render.diagnosis_summary import outside_plan_text
 from gpusight.render.html.html_templates import clipped_text, css_color
 from gpusight.render.html.report_page import to_page
 from gpusight.reports.report_builder import build_report
 from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.trace.trace import Trace
+from gpusight.units import format_time
 from tests.reports.training_programs import EVIL, training
 from tests.shared import DATA, opened
 from tests.traces import build_trace
@@ -190,7 +192,7 @@ def test_a_capture_without_anything_gives_a_page_that_says_so() -> None:
     page = page_of(build_trace())
     assert ">Limitations<" in page
     assert page.count('class="absent"') == 1
-    assert "Fixes by time saved" not in page
+    assert "Plan: each fix" not in page
 
 
 def test_sections_that_have_nothing_to_say_are_left_out() -> None:
@@ -227,12 +229,12 @@ def test_notes_are_below_the_plan_and_have_no_number() -> None:
     assert report.program is not None
     diagnosis = report.program.diagnosis
     assert isinstance(diagnosis, TimelineDiagnosis)
-    (note,) = (f for f in diagnosis.beside_plan if not f.is_fix)
+    (note,) = (f for f in diagnosis.outside_plan if not f.is_fix)
     assert note.rule == "warmup-in-window"
     page = to_page(report)
     ranks = re.findall(r'<span class="rank">(\d+)</span>', page)
     assert ranks == [str(n) for n in range(1, len(diagnosis.plan) + 1)]
-    text = beside_text(diagnosis, note, explained=True)
+    text = outside_plan_text(diagnosis, note, explained=True)
     assert f'<li><a href="#finding-warmup-in-window">{html.escape(text)}</a></li>' in page
     assert f'id="finding-warmup-in-window"><summary><span>{html.escape(text)}' in page
 
@@ -244,10 +246,22 @@ def test_a_fix_leads_to_the_kernel_that_it_is_of() -> None:
     assert all(f'<details class="finding" id="{place}"' in page for place in places)
 
 
+def test_the_step_time_names_the_recorded_one_and_the_fixes_are_in_the_order_of_the_plan() -> None:
+    trace = opened(DATA / "gpt_small_forward.json.gz")
+    report = gs.report(trace)
+    program = report.answer.program
+    assert program is not None
+    assert isinstance(program.ledger, LedgerReport)
+    recorded = format_time(program.ledger.focus.recorded_step_ns, digits=3)
+    page = report.to_html()
+    assert f"without the profiler (estimate), {recorded} recorded" in page
+    assert "Plan: each fix after those before it" in page
+
+
 def test_a_program_that_waits_for_nothing_is_left_in_peace() -> None:
     page = page_of(opened(DATA / "healthy.json.gz"))
     assert "No significant bottleneck" in page
-    assert "Fixes by time saved" not in page
+    assert "Plan: each fix" not in page
 
 
 # What a page is -----------------------------------------------------------------------------------

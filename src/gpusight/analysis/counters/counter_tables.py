@@ -39,7 +39,7 @@ FIELDS = (
     Field("label", "Label", Fmt.NAME, "Name in the file, if it differs", shown=False),
 )
 LIST_FIELDS = (
-    Field("metric", "Metric", Fmt.NAME, "Name to give to --metrics"),
+    Field("metric", "Metric", Fmt.NAME, "Name for --metrics"),
     Field("unit", "Unit", Fmt.TEXT, "Base unit of its values"),
     Field("launches", "Launches", Fmt.COUNT, "Selected launches that have it"),
     Field("min", "Least", Fmt.COUNT, "Smallest value", shown=False),

@@ -215,7 +215,7 @@ def measured_launches_of(
     for report in reports:
         if not report.has("profiles"):
             what = f"{report.meta.path} is not an Nsight Compute report"
-            raise UsageError(what, hint="give the timeline first, then its reports")
+            raise UsageError(what, hint="pass the timeline first, then its reports")
         right = report.table("profiles", ["kind", *NEEDS])
         right = right.filter(pl.col("kind").cast(pl.String) == "kernel").select(NEEDS)
         keys = launch_keys(left, right)

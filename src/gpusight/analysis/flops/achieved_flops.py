@@ -112,7 +112,7 @@ def flops(
         raise UsageError(f"cannot group operators by {by!r}", hint=f"choose from {', '.join(BY)}")
     for name, value in (("peak", peak), ("bandwidth", bandwidth)):
         if value is not None and not 0 < value < 1e9:
-            raise UsageError(f"{value} is not a {name}", hint="give a number above 0")
+            raise UsageError(f"{value} is not a {name}", hint="pass a number above 0")
     absent = _absent(trace)
     if absent is not None:
         return absent

@@ -237,7 +237,7 @@ def accounting(trace: Trace, selection: Selection, chosen: StepWindow) -> Accoun
     processes = ResolvedSelection(trace, selection).processes
     if processes is not None and len(processes) > 1:
         why = f"{len(processes)} processes are called {selection.process!r}"
-        raise UsageError("a ledger covers one process or all", why=why, hint="give its number")
+        raise UsageError("a ledger covers one process or all", why=why, hint="pass its number")
     process = None if processes is None else processes[0]
     return Accounting(trace, chosen.start_ns, chosen.end_ns, process)
 

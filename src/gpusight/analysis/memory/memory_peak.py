@@ -92,7 +92,7 @@ def find_holders(trace: Trace, blocks: MemoryBlocks, origin: AllocationSource) -
 def by_holder(view: MemoryView, holders_of: pl.DataFrame) -> TableResult:
     """Sum the memory in use at the peak by who allocated it; the rows sum to the peak."""
     history = view.history
-    assert history.blocks is not None, "nobody can be named without blocks"
+    assert history.blocks is not None, "the owner of memory is not known without blocks"
     held = history.blocks.held_after(view.peak_event)
     rows = holders_of[held].with_columns(pl.Series("bytes", history.blocks.bytes[held]))
     frame = rows.group_by("holder").agg(
@@ -118,7 +118,7 @@ def by_holder(view: MemoryView, holders_of: pl.DataFrame) -> TableResult:
 def block_groups(view: MemoryView, holders_of: pl.DataFrame) -> TableResult:
     """Count the blocks in use at the peak by size and by who allocated them."""
     history = view.history
-    assert history.blocks is not None, "nobody can be named without blocks"
+    assert history.blocks is not None, "the owner of memory is not known without blocks"
     held = history.blocks.held_after(view.peak_event)
     total = pl.col("bytes") * pl.col("blocks")
     frame = (
@@ -153,7 +153,7 @@ def block_groups(view: MemoryView, holders_of: pl.DataFrame) -> TableResult:
 def largest_blocks(trace: Trace, view: MemoryView, holders_of: pl.DataFrame) -> TableResult:
     """List the largest single blocks in use at the peak."""
     history = view.history
-    assert history.blocks is not None, "nobody can be named without blocks"
+    assert history.blocks is not None, "the owner of memory is not known without blocks"
     held = history.blocks.held_after(view.peak_event)
     chosen = held[np.argsort(-history.blocks.bytes[held], kind="stable")][:_MAX_BLOCKS]
     blocks = history.blocks.chosen(chosen)
@@ -303,7 +303,7 @@ def memory_over_time(
 
 def _level(history: AllocationHistory, holders: pl.Series, name: str, points: MemoryPoints) -> Ints:
     """Return the bytes of one holder at points."""
-    assert history.blocks is not None, "nobody can be named without blocks"
+    assert history.blocks is not None, "the owner of memory is not known without blocks"
     blocks = history.blocks.chosen(np.flatnonzero((holders == name).to_numpy()))
     start = blocks.start_bytes()
     if name == HELD_BEFORE:

@@ -452,7 +452,7 @@ def _check(limits: SmLimits, shape: BlockShape) -> None:
         if value is None or (least <= value and (most is None or value <= most)):
             continue
         allowed = f"from {least}" if most is None else f"from {least} to {most}"
-        raise UsageError(f"{whose} cannot have {value} {what}", hint=f"give a number {allowed}")
+        raise UsageError(f"{whose} cannot have {value} {what}", hint=f"pass a number {allowed}")
 
 
 def _many(count: int, what: str) -> str:

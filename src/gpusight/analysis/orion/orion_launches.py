@@ -377,7 +377,7 @@ def _notes(frame: pl.DataFrame) -> tuple[str, ...]:
     missing = (
         (no_flops, "no operations are counted", f"collect: --section {_FP32_RATE.section}"),
         (no_bytes, "no DRAM bytes are counted", f"collect: --section {_DRAM_RATE.section}"),
-        (no_knee, "the peaks of the GPU are not known", "give --threshold FLOP/BYTE or --gpu NAME"),
+        (no_knee, "the peaks of the GPU are not known", "add --threshold FLOP/BYTE or --gpu NAME"),
     )
     notes = [
         f"{what} of {how_many(count)}: the class is that of the unit that is {BUSY:.0%} busy, "

@@ -218,7 +218,7 @@ FORMULA = (
     "largest, subtract, exponentiate, add up, divide)"
 )
 _INPUTS = ["name", "shapes", "types", "concrete", "strides"]
-_HINT = "give the sizes: --model BATCH,HEADS,SEQUENCE,HEAD_DIMENSION"
+_HINT = "add the sizes: --model BATCH,HEADS,SEQUENCE,HEAD_DIMENSION"
 _MOST = 1 << 40
 _MOST_FLOPS = (1 << 63) - 1
 
@@ -241,7 +241,7 @@ class AttentionSizes:
             numbers = [int(part) for part in parts]
         except ValueError:
             numbers = []
-        hint = "give batch, heads, sequence and head dimension: --model 4,12,512,64"
+        hint = "pass batch, heads, sequence and head dimension: --model 4,12,512,64"
         shown = repr(shortened(text))
         if len(numbers) != 4 or not all(0 < number < _MOST for number in numbers):
             raise UsageError(f"{shown} is not the sizes of a model", hint=hint)

@@ -266,7 +266,7 @@ def read_timings(text: str, name: str) -> WallClockTimings:
         raise UsageError(
             f"no column of {name} is a time",
             why=f"its columns are {_named(header)}; none is named so and holds numbers",
-            hint="name one forward_ms, time_s or the like",
+            hint="name one forward_ms, time_s or similar",
         )
     time_column = min(ranked)[1]
     heading = header[time_column]

@@ -249,7 +249,7 @@ def _chosen_window(
     trace: Trace, selection: Selection, *, steps: str | None, window: Bounds | None, warmup: bool
 ) -> StepWindow | NotApplicable:
     if steps is not None and window is not None:
-        raise UsageError("--steps and --window exclude each other", hint="give one of them")
+        raise UsageError("--steps and --window exclude each other", hint="pass one of them")
     whole = ResolvedSelection(trace, replace(selection, within=None)).window
     if not whole.length_ns:
         nothing = "the capture shows no activity" + (" in the selection" if selection else "")

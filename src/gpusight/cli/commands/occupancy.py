@@ -95,12 +95,12 @@ def _calculated(args: argparse.Namespace) -> Page:
     if args.gpu is None:
         raise UsageError(
             "occupancy needs a capture or a GPU",
-            hint="give FILE, or: --gpu A100 --block 256 --regs 64 --shmem 16384",
+            hint="pass FILE, or: --gpu A100 --block 256 --regs 64 --shmem 16384",
         )
     for name in ("kernel", "within", "device", "process"):
         if getattr(args, name) is not None:
             option = "--in" if name == "within" else f"--{name}"
-            raise UsageError(f"{option} chooses from a capture", hint="give FILE as well")
+            raise UsageError(f"{option} chooses from a capture", hint="pass FILE as well")
     return api.occupancy_of(
         args.gpu,
         256 if args.block is None else args.block,

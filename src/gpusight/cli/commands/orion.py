@@ -44,7 +44,7 @@ _CHECK = (
 _PLOT = (
     "Lay a report over an Nsight Systems timeline of the same program: SM, compute and memory "
     "utilization over time and their averages, idle time counted as idle. With -o and a name that "
-    "ends in .svg, .html, .png or .pdf it draws them; --format json or csv gives the series."
+    "ends in .svg, .html, .png or .pdf it draws them; --format json or csv has the series."
 )
 
 

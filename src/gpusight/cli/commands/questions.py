@@ -93,13 +93,13 @@ def run(args: argparse.Namespace) -> int:
                 "--batch treats all captures alike",
                 hint="leave out FILE, --compare and --timings, or --batch",
             )
-        return ask_folder(Path(args.batch), Path(args.output or DEFAULT_FOLDER), args)
+        return answer_folder(Path(args.batch), Path(args.output or DEFAULT_FOLDER), args)
     if args.file is None:
         raise UsageError("questions needs a capture", hint="type gpusight questions FILE")
-    return _ask_one(args)
+    return _answer_one(args)
 
 
-def _ask_one(args: argparse.Namespace) -> int:
+def _answer_one(args: argparse.Namespace) -> int:
     from gpusight import api
 
     if args.output and args.output != "-":
@@ -137,7 +137,7 @@ _MAX_NAME_BYTES = 160
 _MAX_REASON_CHARS = 200
 
 
-def ask_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
+def answer_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
     """Answer for every capture; write reports, answers side by side, and say what was skipped.
 
     A capture that fails does not stop the others; the exit code is then 2.
@@ -167,7 +167,7 @@ def ask_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
         else:
             pages[encodable_text(label)] = outcome
     if not pages and not failed:
-        raise UsageError(f"no capture is in {folder}", hint="give a folder of captures")
+        raise UsageError(f"no capture is in {folder}", hint="pass a folder of captures")
     _make_folder(out)
     summary = side_by_side(pages, skipped, failed)
     write_file(out / "summary.md", [to_markdown(summary)])
@@ -189,7 +189,7 @@ def ask_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
 def _check_folders(folder: Path, out: Path) -> None:
     """Keep captures and what is made of them apart."""
     if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder", hint="give a folder of captures to --batch")
+        raise UsageError(f"{folder} is not a folder", hint="pass a folder of captures to --batch")
     target, source = out.resolve(), folder.resolve()
     if target == source or source in target.parents:
         where = "holds the captures" if target == source else "lies in the folder of the captures"

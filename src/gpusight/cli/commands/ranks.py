@@ -15,7 +15,7 @@ SUMMARY = "all ranks of a job: who is late, why, and what it costs"
 DESCRIPTION = (
     "Compares the ranks of a distributed job: time per step in compute, copies, transfers, waits "
     "for other ranks and idle; who arrives last in collectives; stragglers with their cause, and "
-    "the step time without them. Clocks of the ranks need not agree. Give the captures of all "
+    "the step time without them. Clocks of the ranks need not agree. Pass the captures of all "
     "ranks (nsys, torch.profiler, JAX), a folder, or a quoted glob; several processes in one nsys "
     "file are several ranks. `gpusight ranks digest CAPTURE… -o FILE.ranks` writes what the "
     "analysis needs of ranks (kilobytes), and `gpusight ranks merge FILE.ranks…` compares them: on "

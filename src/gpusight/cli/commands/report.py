@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.cli.output import emit
     from gpusight.comparison.inputs import side_inputs
 
-    _check_place(args)
+    _check_output(args)
     base_pace, pace = options.paces(args)
     base = read_digests(side_inputs(args.compare), args, base_pace) if args.compare else ()
     with progress(f"reading {Path(args.file[0]).name}", quiet=args.quiet):
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_place(args: argparse.Namespace) -> None:
+def _check_output(args: argparse.Namespace) -> None:
     """Refuse an output file that cannot or must not be written, before reading."""
     import sys
     from pathlib import Path

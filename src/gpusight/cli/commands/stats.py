@@ -244,7 +244,7 @@ SUMMARY_FIELDS = (
     Field("detail", "Why", Fmt.NAME, "Reason when nothing was written"),
 )
 LIST_FIELDS = (
-    Field("report", "Report", Fmt.TEXT, "Name to give to -r"),
+    Field("report", "Report", Fmt.TEXT, "Name for -r"),
     Field("title", "Title", Fmt.NAME, "What nsys calls it"),
     Field("arguments", "Arguments", Fmt.NAME, "What may follow the name", shown=False),
 )

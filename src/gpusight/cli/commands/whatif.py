@@ -26,7 +26,7 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight whatif run.sqlite --precision bf16 --fuse optimizer",
     "gpusight whatif run.sqlite --apply input-starved,launch-bound --format json",
     "gpusight whatif --ranks trace.rank*.json.gz",
-    "gpusight whatif --ranks traces/ --gradients bf16 --bucket 100MB --overlap communication",
+    "gpusight whatif --ranks traces/ --gradients bf16 --overlap communication",
 )
 
 

@@ -71,7 +71,7 @@ def column(name: str) -> RawColumnRule:
 
 
 def renamed(**names: str) -> dict[str, RawColumnRule]:
-    """Take raw columns unchanged, under the names that a trace gives them."""
+    """Take raw columns unchanged, under their names in a trace."""
     return {name: column(raw) for name, raw in names.items()}
 
 

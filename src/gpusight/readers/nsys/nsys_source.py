@@ -210,7 +210,7 @@ class NsysSource(TraceSource):
                 needed |= dict.fromkeys(
                     [*rule.needs, *(c for c in rule.optional if c in available)]
                 )
-        # Any column gives the number of rows.
+        # Any column has the number of rows.
         wanted = list(needed) or sorted(available)[:1]
         raw = self._usable(table, part, wanted, numbered=rules.get("record") is not None)
         for owner in raw.columns:

@@ -308,7 +308,7 @@ def _refusal(path: Path, data: Data, refused: _RefusedError) -> CaptureError:
     wanted = _wanted(data, refused) if code in _IMPORTS else None
     name = next((op.name for op in pickletools.opcodes if op.code == chr(code)), None)
     if wanted:
-        why = f"the pickle wants to import {_shown(wanted)}, which gpusight never does"
+        why = f"the pickle would import {_shown(wanted)}, which gpusight never does"
     elif name:
         why = f"the pickle uses {name}, which plain data does not need"
     else:
