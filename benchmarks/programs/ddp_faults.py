@@ -42,9 +42,7 @@ def busy(seconds: float) -> None:
         pass
 
 
-def train(
-    rank: int, folder: Path, fault: str, culprit: int, seconds: float, port: int
-) -> None:
+def train(rank: int, folder: Path, fault: str, culprit: int, seconds: float, port: int) -> None:
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS)
     if DEVICE == "cuda":
         torch.cuda.set_device(0)
