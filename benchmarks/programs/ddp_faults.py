@@ -8,11 +8,13 @@ Each job is a folder FAULT-RANK-NUMBER of torch.profiler traces. All processes s
 other ranks slow a rank down too: small models, and a rank sleeps or computes for longer than that.
 """
 
+from __future__ import annotations
+
 import argparse
 import random
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -20,15 +22,15 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
 FAULTS = ("host", "input", "more-work", "larger-work", "every-third", "upstream")
 RANKS, STEPS, WARMUP = 4, 12, 4
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-Batch = tuple[torch.Tensor, torch.Tensor]
-
-
-def batches(size: int, delay: Callable[[], float]) -> Iterator[Batch]:
+def batches(size: int, delay: Callable[[], float]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield batches; a late loader sleeps before each."""
     while True:
         time.sleep(delay())
@@ -48,8 +50,8 @@ def train(rank: int, folder: Path, fault: str, culprit: int, seconds: float, por
         torch.cuda.set_device(0)
     torch.manual_seed(0)
     layers = [layer for _ in range(4) for layer in (torch.nn.Linear(1024, 1024), torch.nn.ReLU())]
-    network = torch.nn.Sequential(*layers, torch.nn.Linear(1024, 10)).to(DEVICE)
-    model = DistributedDataParallel(network)
+    own = torch.nn.Sequential(*layers, torch.nn.Linear(1024, 10)).to(DEVICE)
+    model = DistributedDataParallel(own)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     late = rank == culprit
     extra = torch.randn(2048, 2048, device=DEVICE)
@@ -98,7 +100,7 @@ def plan() -> Iterator[tuple[str, int, float, int]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--jobs", type=int, default=1000)
     args = parser.parse_args()
