@@ -47,6 +47,7 @@ _NSYS = ("--sample=none", "--cpuctxsw=none")
 _RANGE = ("--capture-range=cudaProfilerApi", "--capture-range-end=stop")
 _OSRT = ("--osrt-threshold=100000", "--osrt-backtrace-threshold=1000000000")
 _STACKS = ("--python-backtrace=cuda", "--sample=process-tree", "--cudabacktrace=all:0")
+_SAMPLING = ("--python-sampling=true", "--python-sampling-frequency=200")
 OPTIONS: dict[str, tuple[str, ...]] = {
     "plain": (),
     "nsys cuda": ("nsys", "--trace=cuda", *_NSYS),
@@ -56,6 +57,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "nsys cuda,nvtx memory": ("nsys", "--trace=cuda,nvtx", "--cuda-memory-usage=true", *_NSYS),
     "nsys cuda,nvtx graph nodes": ("nsys", "--trace=cuda,nvtx", "--cuda-graph-trace=node", *_NSYS),
     "nsys cuda,nvtx python stacks": ("nsys", "--trace=cuda,nvtx", "--cpuctxsw=none", *_STACKS),
+    "nsys cuda,nvtx python sampling": ("nsys", "--trace=cuda,nvtx", *_NSYS, *_SAMPLING),
     "cupti all kinds": ("cupti",),
     "cupti no driver": ("cupti", "DRIVER"),
     "cupti no sync, events": ("cupti", "SYNCHRONIZATION", "CUDA_EVENT"),

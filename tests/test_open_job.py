@@ -153,3 +153,15 @@ def test_a_rank_that_cannot_be_read_is_reported(calm: Path, tmp_path: Path) -> N
     (folder / "run.rank2.json.gz").write_bytes(b"\x1f\x8b broken")
     comparison = gs.compare(folder, calm)
     assert any("not read: run.rank2.json.gz" in note for note in comparison.notes)
+
+
+def test_a_report_of_a_folder_has_the_ranks(slow: Path, calm: Path, tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    assert main(["report", str(slow), "--compare", str(calm), "-o", str(target)]) == 0
+    page = target.read_text()
+    for key in ("job", "heat-map", "stragglers", "rank-timeline", "ranks", "findings", "ledger"):
+        assert f'<section id="{key}"' in page
+    assert "3 ranks, 12 steps" in page
+    assert "slow (3 ranks)" in page
+    assert "processes that use GPUs" not in page, "both sides are jobs"
+    assert '<section id="job"' not in gs.report(slow / "run.rank0.json.gz").to_html()

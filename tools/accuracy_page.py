@@ -7,6 +7,7 @@ import statistics
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.guilty_lines import RESULTS as GUILTY_LINES
 from benchmarks.programs import accuracy
 from benchmarks.programs.accuracy import Errors, Prediction
 from benchmarks.programs.collect import MEASURED
@@ -126,6 +127,12 @@ CAUSES: dict[str, str] = {
 
 From its captures, its source and its times; `likely` where none of them shows it.
 """
+_GUILTY = """\
+Programs that one line of Python holds up (`benchmarks/guilty_lines`: loader, tokenizer, logging,
+metric, garbage collection, lock, recompilation, checkpoint, …). A comment in the source marks the
+line. The first row of `gpusight hotspots` of a recording with `--stacks` is right if it is a marked
+line. Halves are set by a hash of the name. `python -m benchmarks.guilty_lines.score -o
+benchmarks/guilty_lines/guilty_lines.json` runs it."""
 _NOT_READ = "Held out: its captures were not examined."
 
 
@@ -160,6 +167,9 @@ def accuracy_parts(rows: Sequence[Row] | None = None) -> list[str]:
         "## Two tools, one program",
         _AGREE,
         _agreement_table(rows),
+        "## Guilty lines",
+        _GUILTY,
+        _guilty_table(json.loads(GUILTY_LINES.read_text())),
         "## Worst cases",
         _WORST,
         _worst_table(rows),
@@ -236,6 +246,8 @@ _AGAIN = """On a machine with a GPU, PyTorch, nsys and this repository:
 ```sh
 python -m benchmarks.programs.collect --list    # what it runs, and how long that takes
 python -m benchmarks.programs.collect --out collected --minutes 60
+# or, in parts of ten minutes: what is missing on this page first (the module's docstring says how)
+python -m benchmarks.programs.collect --out collected --minutes 8.5 --missing
 for tar in collected/*.tar; do tar -xf "$tar" -C collected; done
 unxz collected/*.xz
 ```
@@ -572,6 +584,29 @@ def _wrong(row: Row) -> Iterator[str]:
 
 def _label(row: Row) -> str:
     return row["tool"] if row["variant"] == FOUND else f"repaired, {row['tool']}"
+
+
+def _guilty_table(results: dict[str, Any]) -> str:
+    """Tell which programs have the guilty line in the first row, by half."""
+    rows: list[Row] = results["rows"]
+    cells = [
+        (
+            row["name"],
+            row["half"],
+            f"`{row['first'].partition(' ')[0]}`",
+            "yes" if row["right"] else f"no: row {row['rank'] or '-'}",
+            f"{row['share']:.0%}",
+        )
+        for row in rows
+    ]
+    where = {"cpu": "on a CPU only: rows are ordered by host time"}.get(results["device"], "GPU")
+    counts = []
+    for half in HALVES.values():
+        own = [row["right"] for row in rows if row["half"] == half]
+        counts.append(f"{half}: {_count(sum(own), len(own))}")
+    headings = ("Program", "Half", "First row", "Right", "Its share of host time")
+    how = f"Recorded with {results['tool']}, {where}. {'; '.join(counts)}."
+    return f"{how}\n\n" + _table(headings, cells, 4)
 
 
 def _worst_table(rows: Sequence[Row]) -> str:

@@ -80,7 +80,7 @@ class Sample:
         zero = next(iter(self.events.values())) * 0.0
         counts = sum((weights.get(t, 1.0) * n for t, n in self.events.items()), start=zero)
         overhead = Overhead(units * self.unit_ns)
-        timing = run_program(overhead.taken_off(self.program, counts))
+        timing = run_program(overhead.removed_from(self.program, counts))
         return self.recorded_ms * (timing.end_ns - timing.start_ns) / self.length_ns
 
     def solved(self, weights: Mapping[str, float]) -> float | None:

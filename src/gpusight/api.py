@@ -88,7 +88,7 @@ def info(trace: Capture) -> Page:
     """Show what a capture holds and how complete it is."""
     from gpusight.analysis.capture_info import info as analysis
 
-    return Page(_ask(analysis, trace))
+    return Page(_analyze(analysis, trace))
 
 
 def summary(
@@ -113,7 +113,7 @@ def summary(
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     selection = _first_process(trace := _opened(trace), _selection(within, device, process), focus)
     capture = _without_profiler(trace, selection.process)
-    return Page(_ask_window(analysis, capture, selection, focus))
+    return Page(_analyze_window(analysis, capture, selection, focus))
 
 
 def steps(
@@ -132,7 +132,7 @@ def steps(
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     selection = _first_process(trace := _opened(trace), _selection(within, device, process), focus)
     capture = _without_profiler(trace, selection.process)
-    return Page(_ask(analysis, capture, selection, **focus))
+    return Page(_analyze(analysis, capture, selection, **focus))
 
 
 def kernels(
@@ -152,7 +152,7 @@ def kernels(
 
     analysis = kernel_launches if every_launch else by_name
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return View(_ask_window(analysis, trace, _selection(within, device, process), focus))
+    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def ops(
@@ -170,7 +170,7 @@ def ops(
     from gpusight.analysis.operator_summary import ops as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return View(_ask_window(analysis, trace, _selection(within, device, process), focus, by=by))
+    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus, by=by))
 
 
 def launches(
@@ -189,7 +189,7 @@ def launches(
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     return View(
-        _ask_window(analysis, trace, _selection(within, device, process), focus, kernel=kernel)
+        _analyze_window(analysis, trace, _selection(within, device, process), focus, kernel=kernel)
     )
 
 
@@ -276,7 +276,7 @@ def utilization(
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     selection = _of_window(trace := _opened(trace), _selection(within, device, process), focus)
-    return Page(_ask(analysis, trace, selection, **focus, bins=bins))
+    return Page(_analyze(analysis, trace, selection, **focus, bins=bins))
 
 
 def timeline(
@@ -300,7 +300,7 @@ def timeline(
     chosen = (tracks,) if isinstance(tracks, str) else tuple(tracks)
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     selection = _of_window(trace := _opened(trace), _selection(within, device, process), focus)
-    return Page(_ask(analysis, trace, selection, **focus, tracks=chosen))
+    return Page(_analyze(analysis, trace, selection, **focus, tracks=chosen))
 
 
 def flops(
@@ -322,7 +322,7 @@ def flops(
     selection = _selection(within, device, process)
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     return Page(
-        _ask_window(analysis, trace, selection, focus, by=by, peak=peak, bandwidth=bandwidth)
+        _analyze_window(analysis, trace, selection, focus, by=by, peak=peak, bandwidth=bandwidth)
     )
 
 
@@ -340,7 +340,7 @@ def ranges(
     from gpusight.analysis.range_summary import ranges as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return View(_ask_window(analysis, trace, _selection(within, device, process), focus))
+    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def api_calls(
@@ -357,7 +357,7 @@ def api_calls(
     from gpusight.analysis.api_summary import api_calls as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return View(_ask_window(analysis, trace, _selection(within, device, process), focus))
+    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def copies(
@@ -374,7 +374,7 @@ def copies(
     from gpusight.analysis.copy_summary import copies as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return View(_ask_window(analysis, trace, _selection(within, device, process), focus))
+    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def memory(
@@ -391,7 +391,7 @@ def memory(
     from gpusight.analysis.memory.memory_usage import memory as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return Page(_ask_window(analysis, trace, _selection(within, device, process), focus))
+    return Page(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
 def counters(
@@ -418,9 +418,9 @@ def counters(
     selection = _selection(within, device, process)
     options: dict[str, Any] = {"kernel": kernel, "launches": launches}
     if brief and form in {"tidy", "wide"}:
-        return View(_ask(brief_counters, trace, selection, as_wide=form == "wide", **options))
+        return View(_analyze(brief_counters, trace, selection, as_wide=form == "wide", **options))
     chosen = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    return View(_ask(analysis, trace, selection, form=form, metrics=chosen, **options))
+    return View(_analyze(analysis, trace, selection, form=form, metrics=chosen, **options))
 
 
 def join(
@@ -469,7 +469,7 @@ def occupancy(
     selection = _selection(within, device, process)
     options: dict[str, Any] = {"kernel": kernel, "gpu": gpu, "closely": closely}
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    return Page(_ask_window(analysis, trace, selection, focus, **options))
+    return Page(_analyze_window(analysis, trace, selection, focus, **options))
 
 
 def occupancy_of(
@@ -503,7 +503,7 @@ def roofline(
     from gpusight.analysis.roofline.roofline_report import roofline as analysis
 
     options: dict[str, Any] = {"kernel": kernel, "launches": every_launch, "gpu": gpu}
-    return Page(_ask(analysis, trace, _selection(within, device, process), **options))
+    return Page(_analyze(analysis, trace, _selection(within, device, process), **options))
 
 
 def orion_build(
@@ -654,7 +654,7 @@ def explain(
         from gpusight.viewer.event_details import event_of_id, event_page
 
         if (event := event_of_id(which)) is not None:
-            return Page(_ask(event_page, _only(trace), *event))
+            return Page(_analyze(event_page, _only(trace), *event))
     if isinstance(which, str) and which.startswith("ledger:"):
         from gpusight.analysis.ledger.ledger_tables import ledger_entry_table
 
@@ -700,14 +700,15 @@ def report(
     """Put everything about a capture on one page: `.save("report.html")`, or `.to_html()`.
 
     `ncu` are Nsight Compute reports of the same program; such a report alone gives a page too.
-    `compare` is what it was before a change: captures, a baseline file, digests.
+    `compare` is what it was before a change: captures, a baseline file, digests. A folder with the
+    captures of all ranks of a job adds sections about ranks.
     """
     from gpusight.render.result_view import ReportView
     from gpusight.reports.report_builder import build_report
     from gpusight.reports.report_contents import ReportRequest
 
     selection = _selection(within, device, process)
-    captures = [_opened(capture) for capture in (trace, *ncu)]
+    captures = [_opened_or_job(trace), *map(_opened, ncu)]
     base = _digests(compare, selection, steps=steps, window=window, warmup=warmup)
     request = ReportRequest(selection, steps, window, warmup, title)
     contents = build_report(captures, request, base=base)
@@ -759,11 +760,11 @@ def baseline(
 
     `output` is the file to write; an existing baseline is replaced, any other file is not.
     """
-    from gpusight.comparison.baseline_file import Baseline, check_place, save_baseline
+    from gpusight.comparison.baseline_file import Baseline, check_baseline_output, save_baseline
     from gpusight.render.result_view import BaselineView
 
     if output is not None:
-        check_place(Path(output))
+        check_baseline_output(Path(output))
     selection = _selection(within, device, process)
     digests = _digests(captures, selection, steps=steps, window=window, warmup=warmup)
     size = None if output is None else save_baseline(digests, Path(output))
@@ -1131,7 +1132,7 @@ def sql(trace: Capture, query: str) -> View:
     """Run one SQL query (Polars SQL) over the capture's tables."""
     from gpusight.analysis.sql_query import query as analysis
 
-    return View(_ask(analysis, trace, query))
+    return View(_analyze(analysis, trace, query))
 
 
 def stats(trace: Capture, report: str) -> View:
@@ -1143,7 +1144,7 @@ def stats(trace: Capture, report: str) -> View:
         answer = run_report(trace, report)
         return answer if isinstance(answer, NotApplicable) else stats_as_table(answer)
 
-    return View(_ask(analysis, trace))
+    return View(_analyze(analysis, trace))
 
 
 def export(
@@ -1312,7 +1313,7 @@ class _Focus(TypedDict):
     warmup: bool
 
 
-def _ask_window(
+def _analyze_window(
     analysis: Callable[..., Answer],
     trace: Capture,
     selection: Selection,
@@ -1329,7 +1330,7 @@ def _ask_window(
     return shown
 
 
-def _ask(
+def _analyze(
     analysis: Callable[..., Answer], trace: Capture, *arguments: object, **options: object
 ) -> TableResult | Composite:
     """Run an analysis on a capture; what is wrong with the capture is part of the answer."""

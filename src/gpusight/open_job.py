@@ -40,10 +40,10 @@ class OpenedJob:
 
 
 def is_job_folder(path: Path) -> bool:
-    """Return whether a folder holds captures, rather than being one."""
+    """Return whether a folder holds several captures, rather than being one."""
     from gpusight.comparison.inputs import side_inputs
 
-    return path.is_dir() and side_inputs([os.fspath(path)]).paths != [path]
+    return path.is_dir() and len(side_inputs([os.fspath(path)]).paths) > 1
 
 
 def is_job(captures: Sequence[Capture]) -> bool:
@@ -121,7 +121,11 @@ def with_ranks(digest: Digest, captures: Sequence[Path], *, cache: bool = True) 
     answer = job_ranks(ranks, unread)
     if isinstance(answer, NotApplicable):
         raise answer.error()
-    folder = captures[0].resolve().parent.name
+    return ranks_added(digest, answer, captures[0].resolve().parent.name)
+
+
+def ranks_added(digest: Digest, answer: JobRanks, folder: str) -> Digest:
+    """Add what the comparison of all ranks shows to the digest of one."""
     return structs.replace(
         digest,
         label=encodable_text(f"{folder} ({len(answer.ranks)} ranks)"),

@@ -594,7 +594,7 @@ def test_recorders_of_other_vendors_were_not_measured() -> None:
         ("gpt_small_forward", {"fp32-no-tensor-cores"}),
         ("gpt_small_train", {"fp32-no-tensor-cores"}),
         ("gpt_small_train_bf16_fused", {"launch-bound"}),
-        ("item", {"launch-bound"}),
+        ("item", {"host-sync"}),  # a CUDA graph needs its fix first
         ("healthy", set()),
     ],
 )

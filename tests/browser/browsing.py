@@ -28,31 +28,31 @@ Scheme = Literal["light", "dark"]
 
 
 @dataclass
-class Watched:
+class PageVisit:
     """A page, with everything that it logged, threw and asked for."""
 
     page: Page
-    said: list[str] = field(default_factory=list)
+    console: list[str] = field(default_factory=list)
     """Errors and warnings of the console, and exceptions that nobody caught."""
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     """Addresses of all requests."""
 
-    def heard(self, message: ConsoleMessage) -> None:
+    def on_console(self, message: ConsoleMessage) -> None:
         if message.type in {"error", "warning"}:
-            self.said.append(message.text)
+            self.console.append(message.text)
 
-    def threw(self, error: Error) -> None:
-        self.said.append(str(error))
+    def on_error(self, error: Error) -> None:
+        self.console.append(str(error))
 
-    def sent(self, request: Request) -> None:
-        self.asked.append(request.url)
+    def on_request(self, request: Request) -> None:
+        self.requests.append(request.url)
 
     def left_the_machine(self) -> list[str]:
         """Give the addresses asked for that are neither of this machine nor inside the page."""
         own = {"127.0.0.1", "localhost", "::1"}
         return [
             url
-            for url in self.asked
+            for url in self.requests
             if urlsplit(url).scheme not in {"file", "data", "blob", "about"}
             and urlsplit(url).hostname not in own
         ]
@@ -64,21 +64,21 @@ def watched(
     size: tuple[int, int] = DESKTOP,
     scheme: Scheme = "light",
     **options: Any,
-) -> Iterator[Watched]:
+) -> Iterator[PageVisit]:
     """Open an empty page; at the end it must have logged nothing and asked nobody else."""
     context: BrowserContext = browser.new_context(
         viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, **options
     )
-    seen = Watched(context.new_page())
-    seen.page.on("console", seen.heard)
-    seen.page.on("pageerror", seen.threw)
-    seen.page.on("request", seen.sent)
+    visit = PageVisit(context.new_page())
+    visit.page.on("console", visit.on_console)
+    visit.page.on("pageerror", visit.on_error)
+    visit.page.on("request", visit.on_request)
     try:
-        yield seen
-        assert seen.said == []
-        assert seen.left_the_machine() == []
+        yield visit
+        assert visit.console == []
+        assert visit.left_the_machine() == []
     except BaseException:
-        describe(seen)
+        describe(visit)
         raise
     finally:
         context.close()
@@ -95,12 +95,12 @@ STATE = """async () => ({
 """Where a page is, and whether the browser draws it at all."""
 
 
-def describe(seen: Watched) -> None:
+def describe(visit: PageVisit) -> None:
     """Log where a page stands, for the report of the test that failed on it."""
     log = logging.getLogger(__name__)
-    log.error("console: %s", seen.said)
+    log.error("console: %s", visit.console)
     try:
-        log.error("page: %s", seen.page.evaluate(STATE))
+        log.error("page: %s", visit.page.evaluate(STATE))
     except Error as gone:
         log.error("page: %s", gone)
 

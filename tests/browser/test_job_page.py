@@ -44,8 +44,8 @@ def ready(page: Page, address: str) -> None:
 
 
 def test_the_heat_map_comes_first_and_leads_to_the_rank(browser: Browser, address: str) -> None:
-    with watched(browser) as seen:
-        page = seen.page
+    with watched(browser) as visit:
+        page = visit.page
         ready(page, address)
         expect(page.get_by_role("tab", name="Ranks")).to_have_attribute("aria-selected", "true")
         groups = page.locator(".pane").get_by_text("Rank 2", exact=False)
@@ -57,8 +57,8 @@ def test_the_heat_map_comes_first_and_leads_to_the_rank(browser: Browser, addres
 
 
 def test_the_keyboard_moves_in_the_heat_map(browser: Browser, address: str) -> None:
-    with watched(browser) as seen:
-        page = seen.page
+    with watched(browser) as visit:
+        page = visit.page
         ready(page, address)
         page.locator(".heat-grid .heat-cell").first.focus()
         page.keyboard.press("ArrowDown")
@@ -79,10 +79,10 @@ def test_the_keyboard_moves_in_the_heat_map(browser: Browser, address: str) -> N
 def test_nobody_is_kept_out_of_the_timeline(
     browser: Browser, address: str, size: tuple[int, int], scheme: Scheme
 ) -> None:
-    with watched(browser, size, scheme) as seen:
-        ready(seen.page, address)
-        seen.page.get_by_role("tab", name="Ranks").click()
-        assert barriers(seen.page) == []
+    with watched(browser, size, scheme) as visit:
+        ready(visit.page, address)
+        visit.page.get_by_role("tab", name="Ranks").click()
+        assert barriers(visit.page) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -90,11 +90,11 @@ def test_nobody_is_kept_out_of_the_timeline(
 def test_the_page_of_ranks_asks_nobody_and_keeps_nobody_out(
     browser: Browser, page_file: str, size: tuple[int, int], scheme: Scheme
 ) -> None:
-    with watched(browser, size, scheme) as seen:
-        page = seen.page
+    with watched(browser, size, scheme) as visit:
+        page = visit.page
         page.goto(page_file)
         assert barriers(page) == []
-        assert seen.asked == [page_file]
+        assert visit.requests == [page_file]
         root = "document.documentElement"
         assert page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") == 0
         first = page.locator("#heat-map figure").first

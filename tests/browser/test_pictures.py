@@ -37,11 +37,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_pages_are_quiet_and_open_to_everybody(
     browser: Browser, pages: dict[str, Path], name: str, size: tuple[int, int], scheme: Scheme
 ) -> None:
-    with watched(browser, size, scheme) as seen:
-        seen.page.goto(pages[name].as_uri())
-        assert seen.page.locator("svg:visible").count() == 1
-        assert barriers(seen.page) == []
-        wide = seen.page.evaluate("document.documentElement.scrollWidth")
+    with watched(browser, size, scheme) as visit:
+        visit.page.goto(pages[name].as_uri())
+        assert visit.page.locator("svg:visible").count() == 1
+        assert barriers(visit.page) == []
+        wide = visit.page.evaluate("document.documentElement.scrollWidth")
         assert wide <= size[0]
 
 
@@ -50,13 +50,13 @@ def test_pointing_shows_the_values_of_the_document(
 ) -> None:
     document = json.loads(gs.utilization(CAPTURE).to_json())
     first = next(row for row in document["rows"] if row["section"] == "bins")
-    with watched(browser) as seen:
-        seen.page.goto(pages["utilization"].as_uri())
-        picture = seen.page.locator("svg.wide")
+    with watched(browser) as visit:
+        visit.page.goto(pages["utilization"].as_uri())
+        picture = visit.page.locator("svg.wide")
         picture.focus()
         picture.press("ArrowRight")
         picture.press("ArrowLeft")
-        shown = seen.page.locator(".tip").inner_text()
+        shown = visit.page.locator(".tip").inner_text()
         assert f"{first['busy_share'] * 100:.1f}%" in shown
 
 
@@ -67,8 +67,8 @@ def test_names_stay_text(browser: Browser, tmp_path: Path) -> None:
     assert isinstance(result, Composite)
     target = tmp_path / "page.html"
     target.write_bytes(draw_result(result, "html"))
-    with watched(browser) as seen:
-        seen.page.goto(target.as_uri())
-        assert seen.page.evaluate("window.broken") is None
-        assert seen.page.locator("img").count() == 0
-        assert HOSTILE in seen.page.locator("svg.wide").text_content()  # type: ignore[operator]
+    with watched(browser) as visit:
+        visit.page.goto(target.as_uri())
+        assert visit.page.evaluate("window.broken") is None
+        assert visit.page.locator("img").count() == 0
+        assert HOSTILE in visit.page.locator("svg.wide").text_content()  # type: ignore[operator]

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 import gpusight as gs
-from tests.browser.browsing import DESKTOP, PHONE, Scheme, Watched, barriers, watched
+from tests.browser.browsing import DESKTOP, PHONE, PageVisit, Scheme, barriers, watched
 from tests.reports.training_programs import EVIL, training
 from tests.shared import DATA
 
@@ -30,10 +30,10 @@ def measured_page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def seen(browser: Browser, training_page: str) -> Iterator[Watched]:
-    with watched(browser) as seen:
-        seen.page.goto(training_page)
-        yield seen
+def visit(browser: Browser, training_page: str) -> Iterator[PageVisit]:
+    with watched(browser) as visit:
+        visit.page.goto(training_page)
+        yield visit
 
 
 def kernels(page: Page) -> Locator:
@@ -48,14 +48,14 @@ def overflow(page: Page) -> int:
 # A file of its own --------------------------------------------------------------------------------
 
 
-def test_nothing_is_asked_for_but_the_file_itself(seen: Watched, training_page: str) -> None:
-    seen.page.wait_for_timeout(100)
-    assert seen.asked == [training_page]
-    expect(seen.page).to_have_title("run.sqlite · gpusight report")
+def test_nothing_is_asked_for_but_the_file_itself(visit: PageVisit, training_page: str) -> None:
+    visit.page.wait_for_timeout(100)
+    assert visit.requests == [training_page]
+    expect(visit.page).to_have_title("run.sqlite · gpusight report")
 
 
-def test_hostile_names_stay_text(seen: Watched) -> None:
-    page = seen.page
+def test_hostile_names_stay_text(visit: PageVisit) -> None:
+    page = visit.page
     page.locator("table.kernels summary").first.click()
     page.locator(".flame [data-node]").nth(2).hover()
     assert page.evaluate("window.hacked") is None
@@ -69,20 +69,20 @@ def test_hostile_names_stay_text(seen: Watched) -> None:
 def test_without_script_everything_is_there_to_be_read(
     browser: Browser, training_page: str
 ) -> None:
-    with watched(browser, java_script_enabled=False) as seen:
-        seen.page.goto(training_page)
-        assert kernels(seen.page).count() == 2
-        expect(seen.page.locator("#ranges .tree summary").first).to_be_visible()
-        expect(seen.page.locator("#contents")).to_be_visible()
-        expect(seen.page.locator("#ledger .stack").first).to_be_visible()
-        assert seen.page.locator("thead button, .search, .copy").count() == 0
+    with watched(browser, java_script_enabled=False) as visit:
+        visit.page.goto(training_page)
+        assert kernels(visit.page).count() == 2
+        expect(visit.page.locator("#ranges .tree summary").first).to_be_visible()
+        expect(visit.page.locator("#contents")).to_be_visible()
+        expect(visit.page.locator("#ledger .stack").first).to_be_visible()
+        assert visit.page.locator("thead button, .search, .copy").count() == 0
 
 
-def test_the_ledger_on_the_page_is_that_of_the_command(seen: Watched) -> None:
-    told = gs.ledger(training(4)).to_dict()["devices"][0]["entries"]
-    rows = seen.page.locator("tr[data-entry]")
+def test_the_ledger_on_the_page_is_that_of_the_command(visit: PageVisit) -> None:
+    entries = gs.ledger(training(4)).to_dict()["devices"][0]["entries"]
+    rows = visit.page.locator("tr[data-entry]")
     shown = sorted(int(row.get_attribute("data-ns") or 0) for row in rows.all())
-    assert shown == sorted(entry["ns"] for entry in told)
+    assert shown == sorted(entry["ns"] for entry in entries)
 
 
 # Usable -------------------------------------------------------------------------------------------
@@ -93,21 +93,21 @@ def test_the_ledger_on_the_page_is_that_of_the_command(seen: Watched) -> None:
 def test_no_barrier_and_no_overflow(
     browser: Browser, training_page: str, scheme: Scheme, size: tuple[int, int]
 ) -> None:
-    with watched(browser, size, scheme) as seen:
-        seen.page.goto(training_page)
-        assert overflow(seen.page) == 0
-        assert barriers(seen.page) == []
+    with watched(browser, size, scheme) as visit:
+        visit.page.goto(training_page)
+        assert overflow(visit.page) == 0
+        assert barriers(visit.page) == []
 
 
 def test_no_barrier_where_kernels_were_measured(browser: Browser, measured_page: str) -> None:
-    with watched(browser) as seen:
-        seen.page.goto(measured_page)
-        assert barriers(seen.page) == []
-        expect(seen.page.locator("#occupancy-1")).to_be_visible()
+    with watched(browser) as visit:
+        visit.page.goto(measured_page)
+        assert barriers(visit.page) == []
+        expect(visit.page.locator("#occupancy-1")).to_be_visible()
 
 
-def test_colors_can_be_chosen(seen: Watched) -> None:
-    page = seen.page
+def test_colors_can_be_chosen(visit: PageVisit) -> None:
+    page = visit.page
     ground = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(ground)
     button = page.locator(".theme-button")
@@ -121,8 +121,8 @@ def test_colors_can_be_chosen(seen: Watched) -> None:
 
 
 def test_on_a_phone_the_contents_are_a_menu(browser: Browser, training_page: str) -> None:
-    with watched(browser, PHONE) as seen:
-        page = seen.page
+    with watched(browser, PHONE) as visit:
+        page = visit.page
         page.goto(training_page)
         expect(page.locator("#contents")).to_be_hidden()
         page.get_by_role("button", name="Open the contents").click()
@@ -134,8 +134,8 @@ def test_on_a_phone_the_contents_are_a_menu(browser: Browser, training_page: str
 def test_on_paper_findings_are_open_and_the_contents_are_gone(
     browser: Browser, measured_page: str
 ) -> None:
-    with watched(browser, scheme="dark") as seen:
-        page = seen.page
+    with watched(browser, scheme="dark") as visit:
+        page = visit.page
         page.goto(measured_page)
         assert page.locator("#findings .finding:not([open])").count() > 0
         page.emulate_media(media="print")
@@ -155,8 +155,8 @@ def means(page: Page) -> list[float]:
     return [float(cell.get_attribute("data-v") or 0) for cell in cells]
 
 
-def test_tables_are_sorted_by_any_column(seen: Watched) -> None:
-    page = seen.page
+def test_tables_are_sorted_by_any_column(visit: PageVisit) -> None:
+    page = visit.page
     head = page.locator("table.kernels th", has_text="Mean")
     head.get_by_role("button").click()
     assert head.get_attribute("aria-sort") == "descending"
@@ -168,8 +168,8 @@ def test_tables_are_sorted_by_any_column(seen: Watched) -> None:
     assert page.locator("table.kernels th[aria-sort]").count() == 1
 
 
-def test_kernels_are_searched_and_chosen_by_what_they_do(seen: Watched) -> None:
-    page = seen.page
+def test_kernels_are_searched_and_chosen_by_what_they_do(visit: PageVisit) -> None:
+    page = visit.page
     field = page.get_by_role("searchbox", name="Search kernels")
     field.fill("ELEMENTWISE add")
     assert kernels(page).count() == 1
@@ -187,8 +187,8 @@ def test_kernels_are_searched_and_chosen_by_what_they_do(seen: Watched) -> None:
 def test_a_finding_is_opened_by_its_link_and_its_code_is_copied(
     browser: Browser, measured_page: str
 ) -> None:
-    with watched(browser) as seen:
-        page = seen.page
+    with watched(browser) as visit:
+        page = visit.page
         page.goto(measured_page)
         first = page.locator("#finding-1")
         first.evaluate("e => { e.open = false; }")
@@ -202,17 +202,17 @@ def test_a_finding_is_opened_by_its_link_and_its_code_is_copied(
 # The flame chart ----------------------------------------------------------------------------------
 
 
-def test_the_flame_chart_zooms_by_mouse(seen: Watched) -> None:
-    page = seen.page
+def test_the_flame_chart_zooms_by_mouse(visit: PageVisit) -> None:
+    page = visit.page
     boxes = page.locator(".flame [data-node]")
     assert boxes.count() == 4
-    said = page.locator(".flame .pointed")
+    pointed = page.locator(".flame .pointed")
     boxes.nth(1).hover()
-    expect(said).to_have_text("data host 1.600 ms · GPU 0 ns · 4 calls · 40.8% of total")
+    expect(pointed).to_have_text("data host 1.600 ms · GPU 0 ns · 4 calls · 40.8% of total")
     boxes.nth(1).click()
     assert boxes.count() == 2  # the range, and what it lies in
-    page.locator(".flame .back").click()
-    page.locator(".flame .back").click()
+    page.locator(".flame").get_by_role("button", name="Back").click()
+    page.locator(".flame").get_by_role("button", name="Back").click()
     assert boxes.count() == 4
     page.locator(".flame").get_by_role("button", name="GPU work").click()
     assert boxes.count() == 3  # no GPU work was launched in `data`
@@ -221,10 +221,10 @@ def test_the_flame_chart_zooms_by_mouse(seen: Watched) -> None:
     assert width / whole == pytest.approx(200 / 350, rel=0.01)
 
 
-def test_the_flame_chart_is_walked_by_keyboard(seen: Watched) -> None:
-    page = seen.page
+def test_the_flame_chart_is_walked_by_keyboard(visit: PageVisit) -> None:
+    page = visit.page
     chart = page.get_by_role("application")
-    said = page.locator(".flame .pointed b")
+    pointed = page.locator(".flame .pointed b")
     chart.focus()
     for key, name in (
         ("ArrowDown", "step_#"),
@@ -236,23 +236,23 @@ def test_the_flame_chart_is_walked_by_keyboard(seen: Watched) -> None:
         ("ArrowUp", "step_#"),
     ):
         page.keyboard.press(key)
-        expect(said).to_contain_text(name)
+        expect(pointed).to_contain_text(name)
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     assert page.locator(".flame [data-node]").count() == 2
     page.keyboard.press("Escape")
     assert page.locator(".flame [data-node]").count() == 4
-    expect(said).to_have_text("step_#")
+    expect(pointed).to_have_text("step_#")
 
 
-def test_pictures_answer_to_the_pointer_and_the_keys(seen: Watched) -> None:
-    picture = seen.page.locator("#memory .picture")
+def test_pictures_answer_to_the_pointer_and_the_keys(visit: PageVisit) -> None:
+    picture = visit.page.locator("#memory .picture")
     drawing = picture.locator("svg.wide")
     drawing.hover(position={"x": 500, "y": 200})
     expect(picture.locator(".tip")).to_be_visible()
     expect(picture.locator(".tip")).to_contain_text("B")
-    seen.page.mouse.move(0, 0)
+    visit.page.mouse.move(0, 0)
     expect(picture.locator(".tip")).to_be_hidden()
     drawing.focus()
-    seen.page.keyboard.press("ArrowRight")
+    visit.page.keyboard.press("ArrowRight")
     expect(picture.locator(".tip")).to_be_visible()

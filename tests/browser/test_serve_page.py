@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page, Response, Route, expect
 import gpusight as gs
 from gpusight.cli.main import main
 from gpusight.units import format_share, format_time
-from tests.browser.browsing import PHONE, Scheme, Watched, barriers, watched
+from tests.browser.browsing import PHONE, PageVisit, Scheme, barriers, watched
 from tests.shared import DATA
 from tests.traces import build_trace
 
@@ -42,20 +42,20 @@ def opened(
     browser: Browser, address: str, scheme: Scheme = "light", **options: Any
 ) -> Iterator[Page]:
     """Open the page and wait until everything on it is worked out."""
-    with watched(browser, scheme=scheme, **options) as seen:
-        seen.page.goto(address)
-        settle(seen)
-        yield seen.page
+    with watched(browser, scheme=scheme, **options) as visit:
+        visit.page.goto(address)
+        settle(visit)
+        yield visit.page
 
 
-def settle(seen: Watched) -> None:
-    expect(seen.page.locator("main[aria-busy=false]")).to_be_attached()
-    for pane in seen.page.get_by_test_id("pane").all():
+def settle(visit: PageVisit) -> None:
+    expect(visit.page.locator("main[aria-busy=false]")).to_be_attached()
+    for pane in visit.page.get_by_test_id("pane").all():
         expect(pane).to_have_attribute("data-state", "ready")
-    expect(seen.page.locator("#body-findings .busy")).to_have_count(0, timeout=20_000)
+    expect(visit.page.locator("#body-findings .busy")).to_have_count(0, timeout=20_000)
 
 
-def told(capsys: pytest.CaptureFixture[str], command: str) -> Any:
+def json_of(capsys: pytest.CaptureFixture[str], command: str) -> Any:
     """Give what a command tells about the capture as JSON."""
     assert main([command, str(DATALOAD), "--format", "json"]) == 0
     return json.loads(capsys.readouterr().out)
@@ -107,8 +107,8 @@ def mark(page: Page, share_from: float, share_to: float) -> None:
 def test_ledger_of_the_page_is_that_of_the_command(
     browser: Browser, address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    [device] = told(capsys, "ledger")["devices"]
-    steps = told(capsys, "diagnose")["window"]["steps"]
+    [device] = json_of(capsys, "ledger")["devices"]
+    steps = json_of(capsys, "diagnose")["window"]["steps"]
     with opened(browser, address) as page:
         tab(page, "Ledger")
         shown = {
@@ -127,7 +127,7 @@ def test_ledger_of_the_page_is_that_of_the_command(
 def test_findings_of_the_page_are_those_of_the_command(
     browser: Browser, address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = told(capsys, "diagnose")
+    found = json_of(capsys, "diagnose")
     plan = [one for one in found["findings"] if one["after_above_ns"] is not None]
     with opened(browser, address) as page:
         cards = page.locator("#body-findings .finding")
@@ -187,8 +187,8 @@ def test_search_goes_from_one_occurrence_to_the_next(browser: Browser, address: 
         page.keyboard.type("backward")
         option = page.get_by_role("option").filter(has_text="backward").first
         expect(option).to_contain_text(f"{len(starts)}×")
-        seen = [selected(page, forward) for forward in (True, True, False)]
-        rows = [starts.index(start) for start in seen]
+        selections = [selected(page, forward) for forward in (True, True, False)]
+        rows = [starts.index(start) for start in selections]
         assert rows[1] == (rows[0] + 1) % len(starts)
         assert rows[2] == rows[0]
         page.keyboard.press("Escape")
@@ -214,10 +214,10 @@ def test_a_selected_range_is_measured(browser: Browser, address: str) -> None:
 
         def is_final(response: Response) -> bool:
             """Return whether it is of the whole drag: a slow one is measured on the way too."""
-            asked = parse_qs(urlsplit(response.url).query)
+            query = parse_qs(urlsplit(response.url).query)
             if not urlsplit(response.url).path.endswith("/measure"):
                 return False
-            length = float(asked["end"][0]) - float(asked["start"][0])
+            length = float(query["end"][0]) - float(query["start"][0])
             return length == pytest.approx((end - start) / 2, rel=0.02)
 
         with page.expect_response(is_final) as answer:

@@ -35,10 +35,10 @@ def timeline() -> ViewerTimeline:
 
 @pytest.fixture(scope="module")
 def shared_page(browser: Browser, address: str) -> Iterator[Page]:
-    with watched(browser, reduced_motion="reduce") as seen:
-        seen.page.goto(address)
-        ready(seen.page)
-        yield seen.page
+    with watched(browser, reduced_motion="reduce") as visit:
+        visit.page.goto(address)
+        ready(visit.page)
+        yield visit.page
 
 
 @pytest.fixture
@@ -232,21 +232,21 @@ def test_w_a_s_and_d_move_as_they_do_elsewhere(page: Page) -> None:
 
 
 def test_a_key_that_is_held_moves_smoothly_until_let_go(browser: Browser, address: str) -> None:
-    with watched(browser) as seen:
-        seen.page.goto(address)
-        ready(seen.page)
-        spans = [span(seen.page)]
-        seen.page.keyboard.down("w")
+    with watched(browser) as visit:
+        visit.page.goto(address)
+        ready(visit.page)
+        spans = [span(visit.page)]
+        visit.page.keyboard.down("w")
         for _ in range(4):
-            seen.page.wait_for_timeout(100)
-            spans.append(span(seen.page))
-        seen.page.keyboard.up("w")
-        ready(seen.page)
-        rested = span(seen.page)
-        seen.page.wait_for_timeout(150)
+            visit.page.wait_for_timeout(100)
+            spans.append(span(visit.page))
+        visit.page.keyboard.up("w")
+        ready(visit.page)
+        rested = span(visit.page)
+        visit.page.wait_for_timeout(150)
         assert sorted(spans, reverse=True) == spans
         assert spans[-1] < spans[0] / 1.5
-        assert span(seen.page) == rested
+        assert span(visit.page) == rested
 
 
 def test_dragging_takes_the_time_along(page: Page) -> None:
@@ -347,15 +347,15 @@ def test_the_pointer_is_told_what_it_is_on(page: Page, stream: Stream) -> None:
 def test_on_the_ruler_the_step_is_told_whatever_is_scrolled_under_it(
     browser: Browser, address: str
 ) -> None:
-    with watched(browser, (1200, 330)) as seen:
-        seen.page.goto(address)
-        ready(seen.page)
-        info = seen.page.request.get(f"{address}api/captures/0").json()
-        seen.page.get_by_test_id("pane-body").evaluate("body => body.scrollTop = 80")
-        middle = sum(view(seen.page)) / 2
+    with watched(browser, (1200, 330)) as visit:
+        visit.page.goto(address)
+        ready(visit.page)
+        info = visit.page.request.get(f"{address}api/captures/0").json()
+        visit.page.get_by_test_id("pane-body").evaluate("body => body.scrollTop = 80")
+        middle = sum(view(visit.page)) / 2
         [step] = [one for one in info["steps"] if one["start_ns"] <= middle < one["end_ns"]]
-        seen.page.mouse.move(x_of(seen.page, middle), box(seen.page, "pane-ruler")["y"] + 30)
-        tooltip = seen.page.locator(".pane-tooltip")
+        visit.page.mouse.move(x_of(visit.page, middle), box(visit.page, "pane-ruler")["y"] + 30)
+        tooltip = visit.page.locator(".pane-tooltip")
         expect(tooltip).to_contain_text(step["name"])
         expect(tooltip).to_contain_text(format_time(step["end_ns"] - step["start_ns"]))
 
@@ -390,32 +390,32 @@ def test_folding_makes_a_track_one_thin_line(page: Page, timeline: ViewerTimelin
 
 
 def test_names_can_be_given_more_room(browser: Browser, address: str, stream: Stream) -> None:
-    with watched(browser, reduced_motion="reduce") as seen:
-        seen.page.goto(address)
-        ready(seen.page)
-        width, edge = box(seen.page, "pane-canvas")["width"], seen.page.locator(".pane-edge")
+    with watched(browser, reduced_motion="reduce") as visit:
+        visit.page.goto(address)
+        ready(visit.page)
+        width, edge = box(visit.page, "pane-canvas")["width"], visit.page.locator(".pane-edge")
         area = edge.bounding_box()
         assert area is not None
-        drag(seen.page, (area["x"] + 3, area["y"] + 200), (area["x"] + 103, area["y"] + 200))
-        assert box(seen.page, "pane-canvas")["width"] == width - 100
+        drag(visit.page, (area["x"] + 3, area["y"] + 200), (area["x"] + 103, area["y"] + 200))
+        assert box(visit.page, "pane-canvas")["width"] == width - 100
         edge.press("ArrowLeft")
-        assert box(seen.page, "pane-canvas")["width"] == width - 84
-        seen.page.keyboard.press("0")
-        ready(seen.page)
+        assert box(visit.page, "pane-canvas")["width"] == width - 84
+        visit.page.keyboard.press("0")
+        ready(visit.page)
         spot = longest(stream)
-        zoom_to(seen.page, spot)  # what is under the pointer is still what is drawn there
-        middle = x_of(seen.page, (spot.start_ns + spot.end_ns) / 2)
-        seen.page.mouse.click(middle, row(seen.page, stream.key)["y"] + 8)
-        pane = seen.page.get_by_test_id("pane")
+        zoom_to(visit.page, spot)  # what is under the pointer is still what is drawn there
+        middle = x_of(visit.page, (spot.start_ns + spot.end_ns) / 2)
+        visit.page.mouse.click(middle, row(visit.page, stream.key)["y"] + 8)
+        pane = visit.page.get_by_test_id("pane")
         expect(pane).to_have_attribute("data-selected", f"kernels:{spot.row}")
-        seen.page.reload()
-        ready(seen.page)
-        assert box(seen.page, "pane-canvas")["width"] == width - 84
+        visit.page.reload()
+        ready(visit.page)
+        assert box(visit.page, "pane-canvas")["width"] == width - 84
 
 
 def test_two_fingers_zoom_and_a_tap_selects(browser: Browser, address: str, stream: Stream) -> None:
-    with watched(browser, PHONE, has_touch=True, is_mobile=True) as seen:
-        page = seen.page
+    with watched(browser, PHONE, has_touch=True, is_mobile=True) as visit:
+        page = visit.page
         page.goto(address)
         ready(page)
         before = span(page)

@@ -9,7 +9,7 @@ import pytest
 
 from gpusight.comparison import baseline_file
 from gpusight.comparison.baseline_file import (
-    check_place,
+    check_baseline_output,
     is_baseline,
     load_baseline,
     save_baseline,
@@ -172,12 +172,12 @@ def test_captures_are_never_written_to(tmp_path: Path, capture: str) -> None:
 @pytest.mark.parametrize("name", ["run.sqlite", "run.nsys-rep", "run.trace.json", "run.json.gz"])
 def test_names_of_captures_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="named like a capture"):
-        check_place(tmp_path / name)
+        check_baseline_output(tmp_path / name)
 
 
 def test_a_folder_that_is_not_there_is_said_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
-        check_place(tmp_path / "no" / "baseline.json")
+        check_baseline_output(tmp_path / "no" / "baseline.json")
 
 
 def test_nothing_makes_no_baseline(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ import pytest
 from gpusight.errors import RecordError
 from gpusight.recording.programs import (
     ProgramKind,
-    ask_interpreter,
     find_cupti,
     inspect_program,
     is_interpreter,
+    query_interpreter,
     read_python,
 )
 
@@ -131,7 +131,7 @@ def test_nobody_is_told_to_change_what_another_user_owns(
 
 
 def test_asking_a_python() -> None:
-    answer = ask_interpreter(sys.executable, os.environ)
+    answer = query_interpreter(sys.executable, os.environ)
     assert answer is not None
     assert answer.version == sys.version_info[:2]
     assert answer.packages == {"torch"}
@@ -148,5 +148,5 @@ def test_asking_a_python_for_cupti(tmp_path: Path) -> None:
 
 @posix
 def test_a_python_that_does_not_answer() -> None:
-    assert ask_interpreter(str(shutil.which("true")), os.environ) is None
-    assert ask_interpreter("/nowhere/python", os.environ) is None
+    assert query_interpreter(str(shutil.which("true")), os.environ) is None
+    assert query_interpreter("/nowhere/python", os.environ) is None

@@ -93,13 +93,15 @@ def test_nsys_is_the_default(nsys: Path) -> None:
     assert plan.command.argv[:2] == (str(nsys / "nsys"), "profile")
     assert plan.command.argv[-4:] == (PYTHON, "train.py", "--epochs", "3")
     assert plan.command.produces == Path("train.nsys-rep")
-    assert injected(plan).recorder == "surrounded"  # it only samples stacks
+    assert VARIABLE not in plan.command.environment
+    plan = planned([PYTHON, "train.py"], whole=True, stacks=True)
+    assert (injected(plan).recorder, injected(plan).stacks_hz) == ("surrounded", 200)
     assert list(Path().iterdir()) == [Path("train.py")]
 
 
 def with_packages(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
     python = InterpreterInfo((3, 12), frozenset(packages))
-    monkeypatch.setattr(choose_tool, "ask_interpreter", lambda *_: python)
+    monkeypatch.setattr(choose_tool, "query_interpreter", lambda *_: python)
 
 
 @pytest.mark.usefixtures("nsys")
@@ -139,8 +141,7 @@ def test_what_nsys_records_as_a_whole(
     script()
     plan = planned(program, **options)
     assert not plan.choice.windowed
-    assert VARIABLE not in plan.command.environment or injected(plan).recorder == "surrounded"
-    assert VARIABLE not in planned(program, stacks=0, **options).command.environment
+    assert VARIABLE not in plan.command.environment
     assert "--capture-range=cudaProfilerApi" not in plan.command.argv
 
 
@@ -401,7 +402,7 @@ def test_old_versions_of_nsys_have_another_suffix(
 def test_without_nsys_the_program_s_python_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     program = [PYTHON, script()]
     answer = InterpreterInfo((3, 12), frozenset({"torch"}))
-    monkeypatch.setattr(choose_tool, "ask_interpreter", lambda *_: answer)
+    monkeypatch.setattr(choose_tool, "query_interpreter", lambda *_: answer)
     monkeypatch.setattr(choose_tool, "has_gpu", lambda: True)
     for library, expected in (("/opt/libcupti.so.13", Tool.CUPTI), (None, Tool.TORCH)):
         monkeypatch.setattr(choose_tool, "find_cupti", lambda *_, library=library: library)
@@ -412,7 +413,7 @@ def test_without_nsys_the_program_s_python_decides(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(choose_tool, "find_cupti", lambda *_: "/opt/libcupti.so.13")
     assert planned(program).choice.tool is Tool.TORCH
     monkeypatch.setattr(
-        choose_tool, "ask_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
+        choose_tool, "query_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
     )
     with pytest.raises(RecordError, match="no profiler can record this program"):
         planned(program)
@@ -459,12 +460,12 @@ def test_what_nsys_and_ncu_cannot_do() -> None:
 def test_the_program_s_python_must_be_able(monkeypatch: pytest.MonkeyPatch) -> None:
     program = [PYTHON, script()]
     monkeypatch.setattr(
-        choose_tool, "ask_interpreter", lambda *_: InterpreterInfo((3, 8), frozenset({"torch"}))
+        choose_tool, "query_interpreter", lambda *_: InterpreterInfo((3, 8), frozenset({"torch"}))
     )
     with pytest.raises(RecordError, match=r"needs Python 3\.10 in the program; it has 3\.8"):
         planned(program, tool="torch")
     monkeypatch.setattr(
-        choose_tool, "ask_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
+        choose_tool, "query_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
     )
     with pytest.raises(RecordError, match="--with torch needs torch in the program's Python"):
         planned(program, tool="torch")
@@ -473,7 +474,7 @@ def test_the_program_s_python_must_be_able(monkeypatch: pytest.MonkeyPatch) -> N
         planned(program, tool="cupti")
     monkeypatch.setattr(choose_tool, "find_cupti", lambda *_: "/opt/libcupti.so.13")
     assert planned(program, tool="cupti").choice.why == "requested; libcupti is /opt/libcupti.so.13"
-    monkeypatch.setattr(choose_tool, "ask_interpreter", lambda *_: None)
+    monkeypatch.setattr(choose_tool, "query_interpreter", lambda *_: None)
     assert "if" in planned(program, tool="torch").notes[0]
 
 
@@ -762,9 +763,7 @@ os.write(1, line.encode())
 
 @pytest.mark.usefixtures("nsys")
 def test_below_mpirun_only_chosen_ranks_are_recorded() -> None:
-    done = mpirun(
-        *GPUSIGHT, "record", "--whole", "--no-stacks", "--rank", "1,3", "--", PYTHON, script(RANKED)
-    )
+    done = mpirun(*GPUSIGHT, "record", "--whole", "--rank", "1,3", "--", PYTHON, script(RANKED))
     assert sorted(done.stdout.split()) == ["0", "1", "2", "3", *["False"] * 4]
     assert sorted(p.name for p in Path().glob("*-rep")) == [
         "train.rank1.nsys-rep",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from gpusight.rules.diagnosis import TimelineDiagnosis
 from tests.rules.timeline.rule_captures import diagnosed_file
-from tests.shared import EVERY_REPORT, EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, needs_shared
+from tests.shared import DATA, EVERY_REPORT, EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, needs_shared
 
 NSYS = SHARED / "nsys"
 TORCH = SHARED / "torch"
@@ -196,3 +198,29 @@ def test_idle_time_is_explained(path: Path) -> None:
             first = {finding.rule for finding in diagnosis.findings[:3]}
             assert first & EXPLAINS_IDLE_TIME, first
             assert diagnosis.plan
+
+
+def test_debug_settings_of_the_environment_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    path.write_bytes((DATA / "dataload.sqlite").read_bytes())
+    with closing(sqlite3.connect(path)) as database, database:
+        variables = "PATH=/home/demo/bin;CUDNN_LOGINFO_DBG=1;TOKEN=secret;TORCH_LOGS="
+        database.execute(
+            "UPDATE TARGET_INFO_SYSTEM_ENV SET name = 'DeviceEnvironment', value = ?"
+            " WHERE name = 'OsDescription'",
+            [variables],
+        )
+    found = diagnosed_file(path)
+    assert isinstance(found, TimelineDiagnosis)
+    note = "the environment of the capture has CUDNN_LOGINFO_DBG=1: cuDNN logs every call"
+    assert note in found.notes
+    assert not any("secret" in text or "TORCH" in text for text in found.notes)
+
+
+@needs_shared
+def test_threads_that_wait_for_each_other_stay_together_in_a_corrected_capture() -> None:
+    """Threads of gloo copy, the main thread waits for them: no host work of its own."""
+    found = diagnosed_file(SHARED / "ranks" / "ddp_torch_2.rank0.trace.json.gz")
+    assert isinstance(found, TimelineDiagnosis)
+    assert found.findings[0].title.startswith("Host waits (`gloo:all_reduce`): GPU idle ")
+    assert found.ledger.devices[0].ns("idle/waiting") > 10 * found.ledger.devices[0].ns("idle/host")

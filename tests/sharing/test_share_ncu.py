@@ -95,7 +95,7 @@ def test_every_copy_has_the_same_tables(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [SHARE, HASHED])
 def test_looking_and_writing_count_the_same(options: ShareOptions, tmp_path: Path) -> None:
     cleaner = NcuCleaner(REPORTS[0])
-    assert cleaner.look(options) == cleaner.write(tmp_path / "copy.ncu-rep", options)
+    assert cleaner.scan(options) == cleaner.write(tmp_path / "copy.ncu-rep", options)
 
 
 # As NVIDIA's own program reads it -----------------------------------------------------------------
@@ -286,7 +286,7 @@ def test_what_is_kept_is_listed(tmp_path: Path) -> None:
         + sized_block(8, sized_block(1, text(1, "a.cu") + text(2, "x")))
     )
     path.write_bytes(report(one, session=session, sources=(source,)))
-    leaks = {(x.category, x.treatment) for x in NcuCleaner(path).look(SHARE).leaks}
+    leaks = {(x.category, x.treatment) for x in NcuCleaner(path).scan(SHARE).leaks}
     assert leaks >= {
         (Category.ENVIRONMENT, Treatment.REMOVED),
         (Category.HOST_NAMES, Treatment.REMOVED),

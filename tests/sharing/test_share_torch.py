@@ -172,7 +172,7 @@ def test_the_date_is_taken_out_of_the_clock(tmp_path: Path) -> None:
     shown = [event["ts"] for event in copy["traceEvents"]]
     assert [round(t - shown[0], 3) for t in shown] == [0, 0.5, -1123456.499]
     assert all(abs(t) < 1e12 for t in shown)
-    leaks = TorchCleaner(path).look(SHARE).leaks
+    leaks = TorchCleaner(path).scan(SHARE).leaks
     assert [(x.where, x.treatment) for x in leaks if x.category is Category.CAPTURE_TIME] == [
         ("ts", Treatment.REMOVED)
     ]
@@ -192,7 +192,7 @@ def test_names_of_processes_and_threads_are_kept_where_everyone_has_them(tmp_pat
     left = [named("process_name", "acme_server"), named("thread_name", "thread 1 (acme)")]
     path = write_trace(tmp_path / "trace.json", [*kept, *left, OPERATOR])
     assert copied(path)["traceEvents"] == [*kept, OPERATOR]
-    leaks = {(x.category, x.count, x.treatment) for x in TorchCleaner(path).look(SHARE).leaks}
+    leaks = {(x.category, x.count, x.treatment) for x in TorchCleaner(path).scan(SHARE).leaks}
     assert (Category.PROCESSES, 1, Treatment.REMOVED) in leaks
     assert (Category.THREAD_NAMES, 1, Treatment.REMOVED) in leaks
 
@@ -279,7 +279,7 @@ def test_groups_of_processes_keep_no_name_that_someone_chose(
     values |= {*copy["distributedInfo"]["pg_config"][0].values()}
     assert len(values) == 1, "equal names stay equal"
     assert (values == {group}) is kept
-    leaks = TorchCleaner(path).look(SHARE).leaks
+    leaks = TorchCleaner(path).scan(SHARE).leaks
     assert (
         any(x.where == f"args: {keys[0]}" and x.treatment is Treatment.HASHED for x in leaks)
         is not kept
@@ -301,14 +301,14 @@ def test_unknown_kinds_of_events_are_left_behind(tmp_path: Path) -> None:
     ]
     path = write_trace(tmp_path / "trace.json", [*unknown, OPERATOR])
     assert copied(path)["traceEvents"] == [OPERATOR]
-    unknowns = [x for x in TorchCleaner(path).look(SHARE).leaks if x.category is Category.UNKNOWN]
+    unknowns = [x for x in TorchCleaner(path).scan(SHARE).leaks if x.category is Category.UNKNOWN]
     assert [(x.where, x.count) for x in unknowns] == [("kinds of events", 4)]
 
 
 @pytest.mark.parametrize("options", [SHARE, HASHED])
 def test_looking_and_writing_count_the_same(options: ShareOptions, tmp_path: Path) -> None:
     cleaner = TorchCleaner(TRACES[0])
-    assert cleaner.look(options) == cleaner.write(tmp_path / "copy.json.gz", options)
+    assert cleaner.scan(options) == cleaner.write(tmp_path / "copy.json.gz", options)
 
 
 def test_copies_with_equal_salt_can_be_compared(tmp_path: Path) -> None:
@@ -480,14 +480,14 @@ def test_a_list_of_something_else_is_not_called_a_trace(text: str, tmp_path: Pat
     path = tmp_path / "list.json"
     path.write_text(text)
     with pytest.raises(NotACaptureError, match=r"is not a trace: it holds no events; share takes"):
-        TorchCleaner(path).look(SHARE)
+        TorchCleaner(path).scan(SHARE)
 
 
 def test_an_event_without_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(b'{"traceEvents":[' + b"[" * 9_000_000)
     with pytest.raises(DamagedCaptureError):
-        TorchCleaner(path).look(SHARE)
+        TorchCleaner(path).scan(SHARE)
 
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:

@@ -36,26 +36,26 @@ class Asking:
 
     def answer(self, path: str, **query: object) -> Any:
         """Ask for JSON that must be there."""
-        found = self.get(path, query)
-        assert found.status_code == 200, found.text
-        assert found.headers["content-type"] == "application/json"
-        return found.json()
+        response = self.get(path, query)
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"] == "application/json"
+        return response.json()
 
     def bytes(self, path: str, **query: object) -> bytes:
         """Ask for bytes that must be there."""
-        found = self.get(path, query)
-        assert found.status_code == 200, found.text
-        assert found.headers["content-type"] == "application/octet-stream"
-        return bytes(found.content)
+        response = self.get(path, query)
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"] == "application/octet-stream"
+        return bytes(response.content)
 
     def refusal(self, path: str, **query: object) -> tuple[int, str]:
         """Ask for what is refused: the status and the line that says why."""
-        found = self.get(path, query)
-        assert found.status_code >= 400, found.text
-        said = found.json()
-        assert list(said) == ["error"]
-        assert "\n" not in said["error"]
-        return found.status_code, said["error"]
+        response = self.get(path, query)
+        assert response.status_code >= 400, response.text
+        document = response.json()
+        assert list(document) == ["error"]
+        assert "\n" not in document["error"]
+        return response.status_code, document["error"]
 
 
 @contextmanager

@@ -36,11 +36,11 @@ CAPTURES = [DATA / name for name in ("dataload.sqlite", "torch_odd.json.gz", "od
 @pytest.mark.usefixtures("recorded_times")
 def test_the_ledger_is_that_of_the_command(path: Path) -> None:
     trace = opened(path)
-    said = gs.ledger(trace).answer.document()
-    found = ledger_payload(trace)
-    assert found.steps == said["meta"]["steps"]
-    assert len(found.devices) == len(said["devices"])
-    for device, other in zip(found.devices, said["devices"], strict=True):
+    expected = gs.ledger(trace).answer.document()
+    payload = ledger_payload(trace)
+    assert payload.steps == expected["meta"]["steps"]
+    assert len(payload.devices) == len(expected["devices"])
+    for device, other in zip(payload.devices, expected["devices"], strict=True):
         assert (device.device, device.name) == (other["device"], other["name"] or "")
         entries = {entry.entry: (entry.ns, entry.share) for entry in device.entries}
         assert entries == {one["entry"]: (one["ns"], one["share"]) for one in other["entries"]}
@@ -48,18 +48,18 @@ def test_the_ledger_is_that_of_the_command(path: Path) -> None:
 
 def test_the_findings_are_those_of_the_command() -> None:
     timeline = ViewerTimeline(opened(DATA / "dataload.sqlite"))
-    said = gs.diagnose(DATA / "dataload.sqlite")
-    found = findings_payload(timeline, [])
-    assert found.step_ns == said.answer.document()["window"]["step_ns"]
-    answer = said.answer
+    expected = gs.diagnose(DATA / "dataload.sqlite")
+    payload = findings_payload(timeline, [])
+    assert payload.step_ns == expected.answer.document()["window"]["step_ns"]
+    answer = expected.answer
     assert isinstance(answer, TimelineDiagnosis)
-    assert [one.rule for one in found.findings] == [one.rule for one in answer.plan]
-    assert [one.rule for one in found.beside] == [one.rule for one in answer.beside_plan]
-    for one, other in zip(found.findings, answer.plan, strict=True):
+    assert [one.rule for one in payload.findings] == [one.rule for one in answer.plan]
+    assert [one.rule for one in payload.beside] == [one.rule for one in answer.outside_plan]
+    for one, other in zip(payload.findings, answer.plan, strict=True):
         assert isinstance(other, TimelineFinding)
         assert (one.title, one.why, one.fix) == (other.title, other.why, other.fix)
         assert one.code == other.code
-        assert one.saved_ns_per_step == pytest.approx((other.saved_ns or 0.0) / found.steps)
+        assert one.saved_ns_per_step == pytest.approx((other.saved_ns or 0.0) / payload.steps)
         assert one.saving.startswith("alone ") == (other.saved_ns != other.recoverable_ns)
         assert (one.confidence, one.effort) == (other.confidence.value, other.effort)
         assert [e.value for e in one.evidence] == [evidence_value(e) for e in other.evidence]
@@ -76,16 +76,16 @@ def corrected() -> Trace:
 
 
 def test_with_a_known_step_time_all_numbers_are_those_of_diagnose(corrected: Trace) -> None:
-    said = gs.diagnose(corrected).timeline
-    assert said is not None
-    assert said.correction is not None
+    expected = gs.diagnose(corrected).timeline
+    assert expected is not None
+    assert expected.correction is not None
     findings, ledger = diagnosis_payloads(ViewerTimeline(corrected), [])
-    assert findings.step_ns == said.step_ns
-    assert findings.predicted_step_ns == said.predicted_step_ns
-    assert findings.plan == plan_total(said)
+    assert findings.step_ns == expected.step_ns
+    assert findings.predicted_step_ns == expected.predicted_step_ns
+    assert findings.plan == plan_total(expected)
     saved = [f.saved_ns_per_step for f in findings.findings]
-    assert saved == [pytest.approx((f.saved_ns or 0.0) / said.steps) for f in said.plan]
-    recorded = format_time(said.correction.recorded_ns, digits=3)
+    assert saved == [pytest.approx((f.saved_ns or 0.0) / expected.steps) for f in expected.plan]
+    recorded = format_time(expected.correction.recorded_ns, digits=3)
     about = f"Without the profiler; with it (timeline) {recorded}/step."
     assert findings.about == about
     assert ledger is not None
@@ -94,7 +94,7 @@ def test_with_a_known_step_time_all_numbers_are_those_of_diagnose(corrected: Tra
     shown = {e.entry: e.ns for device in ledger.devices for e in device.entries}
     entries = gs.ledger(corrected).answer.document()["devices"][0]["entries"]
     assert shown == {entry["entry"]: entry["ns"] for entry in entries}
-    assert sum(shown.values()) / ledger.steps == pytest.approx(said.step_ns, rel=1e-6)
+    assert sum(shown.values()) / ledger.steps == pytest.approx(expected.step_ns, rel=1e-6)
 
 
 def test_places_are_where_the_timeline_shows_them(corrected: Trace) -> None:
@@ -106,23 +106,23 @@ def test_places_are_where_the_timeline_shows_them(corrected: Trace) -> None:
 
 
 def test_what_is_no_fix_is_below_the_plan_in_the_words_of_the_command() -> None:
-    found = findings_payload(ViewerTimeline(opened(DATA / "jax_small.xplane.pb")), [])
-    assert "warmup-in-window" not in [one.rule for one in found.findings]
-    (note,) = (one for one in found.beside if one.rule == "warmup-in-window")
+    payload = findings_payload(ViewerTimeline(opened(DATA / "jax_small.xplane.pb")), [])
+    assert "warmup-in-window" not in [one.rule for one in payload.findings]
+    (note,) = (one for one in payload.beside if one.rule == "warmup-in-window")
     assert note.title.startswith("note: ")
     assert note.title.endswith(", not a fix")
 
 
 def test_the_comparison_is_that_of_the_command() -> None:
     before, after = DATA / "dataload.sqlite", DATA / "dataload.nsys-rep"
-    said = gs.compare(before, after).answer
-    found = comparison_payload(gs.open(before), gs.open(after))
-    assert found.explanation == said.explanation
-    assert found.notes == said.notes
-    first = found.metrics[0]
-    assert first.before == format_time(said.step.before, digits=3)
-    assert first.after == format_time(said.step.after, digits=3)
-    assert first.verdict == said.step.verdict.value
+    expected = gs.compare(before, after).answer
+    payload = comparison_payload(gs.open(before), gs.open(after))
+    assert payload.explanation == expected.explanation
+    assert payload.notes == expected.notes
+    first = payload.metrics[0]
+    assert first.before == format_time(expected.step.before, digits=3)
+    assert first.after == format_time(expected.step.after, digits=3)
+    assert first.verdict == expected.step.verdict.value
 
 
 def test_captures_that_cannot_be_compared_say_why() -> None:
@@ -142,8 +142,8 @@ def test_of_more_work_than_fits_steps_of_the_middle_stand_for_the_rest(
     trace = hand_built()
     note = "evaluated on steps 2 to 3 of 6"
     assert sample_steps(trace) == StepSample(steps="2-3", note=note)
-    found = findings_payload(ViewerTimeline(trace), [])
-    assert (found.steps, found.notes[0]) == (2, note)
+    payload = findings_payload(ViewerTimeline(trace), [])
+    assert (payload.steps, payload.notes[0]) == (2, note)
     assert comparison_payload(trace, hand_built()).notes[:2] == (note, note)
 
 

@@ -72,39 +72,39 @@ def stream(built: Asking) -> str:
 def keys_of(interface: str) -> set[str]:
     """Read which keys an interface of types.ts has."""
     source = REPOSITORY / "frontend" / "src" / "timeline" / "types.ts"
-    found = re.search(rf"interface {interface} {{\n(.*?)\n}}", source.read_text(), re.S)
-    assert found is not None
-    return set(re.findall(r"^  readonly (\w+):", found[1], re.M))
+    answer = re.search(rf"interface {interface} {{\n(.*?)\n}}", source.read_text(), re.S)
+    assert answer is not None
+    return set(re.findall(r"^  readonly (\w+):", answer[1], re.M))
 
 
 def test_the_overview_says_how_far_captures_are(built: Asking) -> None:
-    found = built.answer("captures")
-    assert set(found) == keys_of("Overview")
-    assert found["captures"] == [
+    answer = built.answer("captures")
+    assert set(answer) == keys_of("Overview")
+    assert answer["captures"] == [
         {"id": 0, "name": "built.sqlite", "state": "ready", "message": ""},
     ]
-    assert found["palette"]["compute/matmul"]["light"].startswith("#")
-    assert set(built.answer("captures/0")["colors"]) <= set(found["palette"])
+    assert answer["palette"]["compute/matmul"]["light"].startswith("#")
+    assert set(built.answer("captures/0")["colors"]) <= set(answer["palette"])
 
 
 def test_a_capture_is_described(built: Asking) -> None:
-    found = built.answer("captures/0")
-    assert set(found) == keys_of("CaptureInfo")
-    assert (found["id"], found["name"], found["tool"]) == (0, "built.sqlite", "built by hand")
-    assert found["gpus"] == ["NVIDIA H200"]
-    assert found["start_ns"] == 0
-    assert found["end_ns"] == 597 * US
-    assert "the file is cut off" in found["notes"]
-    assert all(set(track) == keys_of("Track") for track in found["tracks"])
-    assert [step["name"] for step in found["steps"]] == [f"step_{n}" for n in range(6)]
-    assert all(set(step) == keys_of("Step") for step in found["steps"])
+    answer = built.answer("captures/0")
+    assert set(answer) == keys_of("CaptureInfo")
+    assert (answer["id"], answer["name"], answer["tool"]) == (0, "built.sqlite", "built by hand")
+    assert answer["gpus"] == ["NVIDIA H200"]
+    assert answer["start_ns"] == 0
+    assert answer["end_ns"] == 597 * US
+    assert "the file is cut off" in answer["notes"]
+    assert all(set(track) == keys_of("Track") for track in answer["tracks"])
+    assert [step["name"] for step in answer["steps"]] == [f"step_{n}" for n in range(6)]
+    assert all(set(step) == keys_of("Step") for step in answer["steps"])
 
 
 def test_the_first_view_is_a_judged_step_and_a_little_around(built: Asking) -> None:
-    found = built.answer("captures/0")
-    judged = next(step for step in found["steps"] if not step["warmup"])
-    view = found["first_view"]
-    assert found["start_ns"] <= view["start_ns"] <= judged["start_ns"]
+    answer = built.answer("captures/0")
+    judged = next(step for step in answer["steps"] if not step["warmup"])
+    view = answer["first_view"]
+    assert answer["start_ns"] <= view["start_ns"] <= judged["start_ns"]
     assert judged["end_ns"] <= view["end_ns"] <= judged["end_ns"] + 23 * US
 
 
@@ -115,20 +115,20 @@ def test_without_steps_the_first_view_is_what_is_judged() -> None:
         for n in range(10**9, 10**9 + 9000, 1000)
     ]
     with asking(build_trace(kernels=late, api_calls=early)) as one:
-        found = one.answer("captures/0")
-    assert found["steps"] == []
-    assert found["start_ns"] == 0
-    assert 0.99e9 < found["first_view"]["start_ns"] <= 10**9
-    assert found["first_view"]["end_ns"] == found["end_ns"]
+        answer = one.answer("captures/0")
+    assert answer["steps"] == []
+    assert answer["start_ns"] == 0
+    assert 0.99e9 < answer["first_view"]["start_ns"] <= 10**9
+    assert answer["first_view"]["end_ns"] == answer["end_ns"]
 
 
 def test_a_window_holds_what_the_screen_shows(built: Asking, stream: str) -> None:
     data = built.bytes("captures/0/window", **WHOLE, bins=1200, tracks=stream)
-    found = decoded(data)
-    assert found["lines"] == [{"track": stream, "line": 0}]
-    assert len(found["slices"]["start_ns"]) == 60
-    assert found["slices"]["start_ns"][1] == 12 * US
-    evil = found["labels"][found["slices"]["label"][7]]
+    answer = decoded(data)
+    assert answer["lines"] == [{"track": stream, "line": 0}]
+    assert len(answer["slices"]["start_ns"]) == 60
+    assert answer["slices"]["start_ns"][1] == 12 * US
+    evil = answer["labels"][answer["slices"]["label"][7]]
     assert "\x1b" not in evil
     coarse = decoded(built.bytes("captures/0/window", **WHOLE, bins=6, tracks=stream))
     assert sum(coarse["bin_sums"]["count"]) == 60
@@ -140,21 +140,21 @@ def test_an_event_is_picked_and_explained(built: Asking, stream: str) -> None:
     assert set(spot) == keys_of("Spot")
     assert (spot["table"], spot["row"], spot["start_ns"]) == ("kernels", 1, 12 * US)
     assert built.answer("captures/0/pick", track=stream, line=0, time=10 * US, within=1) is None
-    found = built.answer("captures/0/event", table="kernels", row=1)
-    assert set(found) == keys_of("EventDetails")
-    assert found["spot"] == spot
-    assert (found["kind"], found["title"]) == ("Kernel", "gemm_1")
-    rows = [row for section in found["sections"] for row in section["rows"]]
+    answer = built.answer("captures/0/event", table="kernels", row=1)
+    assert set(answer) == keys_of("EventDetails")
+    assert answer["spot"] == spot
+    assert (answer["kind"], answer["title"]) == ("Kernel", "gemm_1")
+    rows = [row for section in answer["sections"] for row in section["rows"]]
     assert all(set(row) == {"name", "value", "meaning"} for row in rows)
     assert "5.000 µs" in [row["value"] for row in rows]
-    linked = {link["spot"]["table"] for link in found["links"]}
+    linked = {link["spot"]["table"] for link in answer["links"]}
     assert {"api_calls", "ranges"} <= linked
 
 
 def test_names_are_found_and_gone_through(built: Asking) -> None:
-    found = built.answer("captures/0/search", q="gemm_2", limit=5)
-    assert set(found) == keys_of("SearchResult")
-    (group,) = found["groups"]
+    answer = built.answer("captures/0/search", q="gemm_2", limit=5)
+    assert set(answer) == keys_of("SearchResult")
+    (group,) = answer["groups"]
     assert set(group) == keys_of("SearchGroup")
     assert (group["table"], group["count"], group["total_ns"]) == ("kernels", 20, 20 * 5 * US)
     ask = {"table": "kernels", "code": group["code"]}
@@ -168,20 +168,20 @@ def test_names_are_found_and_gone_through(built: Asking) -> None:
 
 
 def test_a_stretch_is_measured(built: Asking) -> None:
-    found = built.answer("captures/0/measure", start=0, end=100 * US)
-    assert set(found) == keys_of("Measure")
-    (device,) = found["devices"]
+    answer = built.answer("captures/0/measure", start=0, end=100 * US)
+    assert set(answer) == keys_of("Measure")
+    (device,) = answer["devices"]
     assert device["busy_ns"] == 10 * 5 * US
-    assert sum(kernel["total_ns"] for kernel in found["kernels"]) == 10 * 5 * US
-    assert EVIL not in str(found)
+    assert sum(kernel["total_ns"] for kernel in answer["kernels"]) == 10 * 5 * US
+    assert EVIL not in str(answer)
 
 
 def test_findings_and_ledger_are_worked_out(built: Asking) -> None:
-    found, ledger = built.answer("captures/0/findings"), built.answer("captures/0/ledger")
-    assert set(found) == keys_of("Findings")
-    assert found["state"] == "ready"
-    assert found["steps"] > 0
-    for finding in found["findings"]:
+    answer, ledger = built.answer("captures/0/findings"), built.answer("captures/0/ledger")
+    assert set(answer) == keys_of("Findings")
+    assert answer["state"] == "ready"
+    assert answer["steps"] > 0
+    for finding in answer["findings"]:
         assert set(finding) == keys_of("FindingInfo")
         assert finding["places"]
     assert set(ledger) == keys_of("LedgerInfo")
@@ -191,9 +191,9 @@ def test_findings_and_ledger_are_worked_out(built: Asking) -> None:
 
 
 def test_one_capture_is_not_compared(built: Asking) -> None:
-    found = built.answer("compare")
-    assert set(found) == keys_of("CompareInfo")
-    assert found["state"] == "none"
+    answer = built.answer("compare")
+    assert set(answer) == keys_of("CompareInfo")
+    assert answer["state"] == "none"
 
 
 @pytest.mark.parametrize(
@@ -245,17 +245,17 @@ def test_one_capture_is_not_compared(built: Asking) -> None:
 def test_questions_that_make_no_sense(
     built: Asking, path: str, query: dict[str, object], status: int, says: str
 ) -> None:
-    found = built.refusal(path, **query)
-    assert found[0] == status
-    assert says in found[1]
+    answer = built.refusal(path, **query)
+    assert answer[0] == status
+    assert says in answer[1]
 
 
 @pytest.mark.parametrize("path", FILES)
 def test_the_page_is_served(built: Asking, path: str) -> None:
-    found = built.client.get(f"/{TOKEN}{path}")
-    assert found.status_code == 200
-    assert found.headers["content-type"] == f"{FILES[path][1]}; charset=utf-8"
-    assert len(found.content) > 100
+    answer = built.client.get(f"/{TOKEN}{path}")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == f"{FILES[path][1]}; charset=utf-8"
+    assert len(answer.content) > 100
 
 
 @pytest.mark.parametrize(
@@ -268,11 +268,11 @@ def test_no_other_file_is(built: Asking, path: str) -> None:
 
 def test_two_captures_are_compared() -> None:
     with asking(hand_built(), hand_built()) as two:
-        found = two.answer("compare")
-        assert found["state"] == "ready", found["message"]
-        assert found["explanation"]
-        assert set(found["metrics"][0]) == {"name", "before", "after", "change", "verdict"}
-        assert found["metrics"][0]["name"] == "Step time"
+        answer = two.answer("compare")
+        assert answer["state"] == "ready", answer["message"]
+        assert answer["explanation"]
+        assert set(answer["metrics"][0]) == {"name", "before", "after", "change", "verdict"}
+        assert answer["metrics"][0]["name"] == "Step time"
 
 
 def test_a_bug_is_an_answer_too(built: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,11 +283,11 @@ def test_a_bug_is_an_answer_too(built: Asking, monkeypatch: pytest.MonkeyPatch) 
     client = TestClient(
         built.client.app, base_url=str(built.client.base_url), raise_server_exceptions=False
     )
-    found = client.get(f"/{TOKEN}/api/captures/0")
-    assert found.status_code == 500
-    assert "internal error: ZeroDivisionError; this is a bug" in found.text
-    assert "Traceback" not in found.text
-    assert found.headers["x-content-type-options"] == "nosniff"
+    answer = client.get(f"/{TOKEN}/api/captures/0")
+    assert answer.status_code == 500
+    assert "internal error: ZeroDivisionError; this is a bug" in answer.text
+    assert "Traceback" not in answer.text
+    assert answer.headers["x-content-type-options"] == "nosniff"
 
 
 NUMBERS = {

@@ -66,17 +66,17 @@ def test_every_column_comes_back() -> None:
         bin_sums=TrackBins(_ints(1), _ints(2), _ints(10**15), _ints(4_000_000_000), _ints(3)),
         points=SeriesPoints(_ints(0), _ints(1), _reals(-0.5), _reals(1e300), _reals(0.25)),
     )
-    found = decoded(encode_window(window))
-    assert (found["start_ns"], found["end_ns"], found["bins"]) == (-5, 2**53, 3)
-    assert found["lines"] == [
+    read_back = decoded(encode_window(window))
+    assert (read_back["start_ns"], read_back["end_ns"], read_back["bins"]) == (-5, 2**53, 3)
+    assert read_back["lines"] == [
         {"track": "gpu0/stream7", "line": 0},
         {"track": "p1/t2/ranges", "line": 4},
     ]
-    assert found["pending"] == ["gpu0/ledger"]
-    assert found["labels"] == ["gemm", "ünï \U0001f680"]
+    assert read_back["pending"] == ["gpu0/ledger"]
+    assert read_back["labels"] == ["gemm", "ünï \U0001f680"]
     for part, columns in WINDOW_COLUMNS.items():
         for name in columns:
-            assert found[part][name] == getattr(getattr(window, part), name).tolist()
+            assert read_back[part][name] == getattr(getattr(window, part), name).tolist()
 
 
 @pytest.mark.parametrize("count", range(9))

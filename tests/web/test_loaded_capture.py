@@ -48,10 +48,10 @@ def test_columns_are_read_once_and_by_one_thread_at_a_time() -> None:
     source = _slow()
     trace = _shared(source)
     columns = ["start_ns", "end_ns", "name", "device", "stream", "grid_x"]
-    asked = [columns[: 1 + number % len(columns)] for number in range(24)]
+    requests = [columns[: 1 + number % len(columns)] for number in range(24)]
     with ThreadPoolExecutor(8) as pool:
-        frames = list(pool.map(lambda names: trace.table("kernels", names), asked))
-    assert [frame.columns for frame in frames] == asked
+        frames = list(pool.map(lambda names: trace.table("kernels", names), requests))
+    assert [frame.columns for frame in frames] == requests
     assert not source.overlapped
     assert set(source.loads.values()) == {1}
 

@@ -23,9 +23,9 @@ LONG = "x" * 200_000
 def test_names_of_any_length_make_small_answers() -> None:
     kernels = [{"start_ns": n, "end_ns": n + 1, "name": f"{n}{LONG}"} for n in range(5)]
     with asking(build_trace(kernels=kernels)) as one:
-        found = one.answer("captures/0/search", q="xx")["groups"]
+        groups = one.answer("captures/0/search", q="xx")["groups"]
         measured = one.answer("captures/0/measure", start=0, end=10)["kernels"]
-        for name in [each["name"] for each in (*found, *measured)]:
+        for name in [each["name"] for each in (*groups, *measured)]:
             assert len(name) == MAX_NAME_CHARS
             assert name.endswith("x…")
         title = one.answer("captures/0/event", table="kernels", row=3)["title"]
@@ -72,10 +72,10 @@ def test_no_answer_tells_where_a_capture_is(
     given.append(given[0].with_name("gone.sqlite"))
     with serve(given, cache=False) as server:
         assert all(one.settled.wait(30) for one in server._session._served)
-        asked = [f"api/captures/{n}{end}" for n in range(3) for end in ("", "/ledger", "/findings")]
+        paths = [f"api/captures/{n}{end}" for n in range(3) for end in ("", "/ledger", "/findings")]
         whole.unlink()  # what was not read yet cannot be read any more
-        asked += ["api/captures", "api/captures/1/event?table=kernels&row=1"]
-        answers = {path: _told(server.url + path) for path in asked}
+        paths += ["api/captures", "api/captures/1/event?table=kernels&row=1"]
+        answers = {path: _told(server.url + path) for path in paths}
         assert [path for path, text in answers.items() if "of-somebody" in text] == []
         states = json.loads(answers["api/captures"])["captures"]
         assert [one["state"] for one in states] == ["failed", "ready", "failed"]

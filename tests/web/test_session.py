@@ -39,8 +39,8 @@ def test_one_that_fails_is_told_beside_the_others() -> None:
         }
         assert (second["id"], second["state"]) == (1, "ready")
         for question in ("findings", "ledger"):
-            told = both.answer(f"captures/0/{question}")
-            assert (told["state"], told["message"]) == ("failed", first["message"])
+            answer = both.answer(f"captures/0/{question}")
+            assert (answer["state"], answer["message"]) == ("failed", first["message"])
         status, why = both.refusal("captures/0")
         assert status == 404
         assert "it is cut off" in why
@@ -86,9 +86,9 @@ def test_a_capture_without_gpu_work_has_a_timeline_but_no_ledger() -> None:
     with asking(build_trace(ranges=rows)) as one:
         assert one.answer("captures/0")["tracks"]
         for question in ("findings", "ledger"):
-            told = one.answer(f"captures/0/{question}")
-            assert told["state"] == "failed"
-            assert "no GPU" in told["message"]
+            answer = one.answer(f"captures/0/{question}")
+            assert answer["state"] == "failed"
+            assert "no GPU" in answer["message"]
 
 
 def test_a_capture_that_is_still_read_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_a_bug_is_shown_on_the_page_and_with_debug_its_traceback_on_the_terminal
 ) -> None:
     monkeypatch.setenv("GPUSIGHT_DEBUG", debug)
     raised: list[type[BaseException]] = []
-    monkeypatch.setattr(threading, "excepthook", lambda told: raised.append(told.exc_type))
+    monkeypatch.setattr(threading, "excepthook", lambda answer: raised.append(answer.exc_type))
 
     def broken(_: Trace) -> LedgerInfo:
         raise ZeroDivisionError
@@ -167,9 +167,9 @@ def test_a_bug_is_shown_on_the_page_and_with_debug_its_traceback_on_the_terminal
     with asking(hand_built()) as one:
         assert one.answer("captures/0")["tracks"]
         for question in ("findings", "ledger"):
-            told = one.answer(f"captures/0/{question}")
-            assert told["state"] == "failed"
-            assert "bug" in told["message"]
+            answer = one.answer(f"captures/0/{question}")
+            assert answer["state"] == "failed"
+            assert "bug" in answer["message"]
     assert raised == ([ZeroDivisionError] if debug == "1" else [])
 
 

@@ -66,6 +66,8 @@ the recorder counted on from the timed steps they are: torch.profiler slows bloc
 5.5 times."""
 MAX_ESTIMATED_OPS = 2_000
 """GPU activities on which the estimate is based: three short replays, for every capture."""
+MIN_THREAD_SHARE = 0.02
+"""Part of the calls that a host thread must make to count as one that launches."""
 MIN_ESTIMATED_SHARE = 0.02
 """Share of the step. Where the profiler is estimated to take less, the GPU or other work of the
 host sets the pace, and the times of the capture are kept."""
@@ -249,7 +251,7 @@ def corrected(trace: Trace, pace: Pace, selection: Selection = EVERYTHING) -> Tr
     if hidden := hidden_overhead(part, overhead):
         overhead, weights, tool = hidden[0], hidden[1].weights, hidden[1].tool
     events = recorded_events(schedule, weights)
-    timing = run_program(overhead.taken_off(calibrate(schedule).program, events))
+    timing = run_program(overhead.removed_from(calibrate(schedule).program, events))
     moved = _moved(overhead, events, schedule, timing, focus, pace)
     moved.correction = replace(moved.correction, tool=tool, is_hidden=bool(hidden))
     return moved
@@ -301,6 +303,15 @@ def _estimate(trace: Trace, focus: StepWindow | NotApplicable) -> _Estimate | No
     return _Estimate(focus, cost, sample, steps, events, sample.end_ns - sample.start_ns, *lengths)
 
 
+def _threads_run_apart(schedule: GpuSchedule) -> bool:
+    """Return whether several host threads launch, which wait for each other without any CUDA call.
+
+    A replay moves each by itself: with less host time they would drift apart.
+    """
+    calls = np.bincount(schedule.calls.host_thread)
+    return int(np.count_nonzero(calls >= MIN_THREAD_SHARE * calls.sum())) > 1
+
+
 def _estimated(estimate: _Estimate, slower: Pace | None) -> Trace:
     """Return the capture without the overhead that its profiler is likely to have.
 
@@ -308,7 +319,7 @@ def _estimated(estimate: _Estimate, slower: Pace | None) -> Trace:
     """
     trace, focus, cost = estimate.sample.trace, estimate.focus, estimate.cost
     recorded_ns, middle_ns = estimate.recorded_ns, estimate.middle_ns
-    if estimate.is_little and not cost.is_used:
+    if estimate.is_little and (not cost.is_used or _threads_run_apart(estimate.sample)):
         return _RecordedTrace(
             trace,
             correction=Correction(
@@ -328,7 +339,7 @@ def _estimated(estimate: _Estimate, slower: Pace | None) -> Trace:
         schedule = _schedule(trace, focus, focus.steps)
         events = recorded_events(schedule, cost.weights)
     pace = Pace.estimated(focus.step_ns * middle_ns / recorded_ns)
-    timing = run_program(cost.middle.taken_off(calibrate(schedule).program, events))
+    timing = run_program(cost.middle.removed_from(calibrate(schedule).program, events))
     moved = _moved(cost.middle, events, schedule, timing, focus, pace)
     limits = estimate.low_ns / middle_ns, estimate.high_ns / middle_ns
     moved.correction = replace(

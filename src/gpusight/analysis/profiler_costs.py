@@ -56,7 +56,7 @@ class Overhead:
         """Return more overhead for a larger amount: up to 1 per event, up to 2 of all time too."""
         return cls(min(amount, 1.0) * MAX_EVENT_NS, max(0.0, amount - 1))
 
-    def taken_off(self, program: ReplayProgram, events: Reals) -> ReplayProgram:
+    def removed_from(self, program: ReplayProgram, events: Reals) -> ReplayProgram:
         """Return a program without the overhead."""
         if not self.event_ns:
             return program
@@ -100,7 +100,7 @@ def replayed_length(
 
     @cache  # the searches replay the same overheads again
     def length_ns(overhead: Overhead) -> int:
-        timing = run_program(overhead.taken_off(program, events))
+        timing = run_program(overhead.removed_from(program, events))
         return timing.end_ns - timing.start_ns
 
     return length_ns, events
@@ -141,7 +141,7 @@ def hidden_overhead(
         return None
     program = calibrate(schedule).program
     left_ns, known_left_ns = (
-        _host_ns(overhead.taken_off(program, counted))
+        _host_ns(overhead.removed_from(program, counted))
         for overhead, counted in ((usual, events), (known, known_events))
     )
     return (usual, cost) if left_ns < (1 - MIN_HIDDEN_SHARE) * known_left_ns else None

@@ -67,15 +67,15 @@ def present(
     form = chosen_format(args)
     look = look or {}
     if form == "table" and not args.output and is_colored(args):
-        result.print_to(sys.stdout, replace(look_of(args, bars=True), **look), **options)
+        result.print_to(sys.stdout, replace(table_options(args, bars=True), **look), **options)
     elif form == "table":
-        emit([result.to_text(replace(look_of(args), **look), **options)], args)
+        emit([result.to_text(replace(table_options(args), **look), **options)], args)
     elif form == "json":
         emit(result.json_chunks(limit=args.top), args)
     elif form == "csv":
         emit(result.csv_chunks(limit=args.top), args)
     elif form == "markdown":
-        limit = replace(look_of(args), **look).limit
+        limit = replace(table_options(args), **look).limit
         markdown = result.to_markdown(limit=limit, full_names=_full_names(args), **options)
         emit([markdown], args)
     elif form == "html" and result.has_page:
@@ -117,7 +117,7 @@ def _no_verdict(command: str, exit_code: int) -> dict[str, Any]:
     return {"passed": False, "outcome": "error", "exit_code": exit_code}
 
 
-def warn_apart(args: argparse.Namespace) -> None:
+def write_warnings(args: argparse.Namespace) -> None:
     """Write the warnings of the captures to standard error: the output has no room for them."""
     for warning in dict.fromkeys(getattr(args, "warnings", ())):
         write_error(f"gpusight {args.command}: warning: {safe_text(warning)}")
@@ -173,7 +173,7 @@ def is_read(args: argparse.Namespace) -> bool:
     return chosen_format(args) in {"table", "markdown"}
 
 
-def look_of(args: argparse.Namespace, *, bars: bool = False) -> TableOptions:
+def table_options(args: argparse.Namespace, *, bars: bool = False) -> TableOptions:
     """Return how tables are to look."""
     from gpusight.cli.options import DEFAULT_TOP
     from gpusight.render.table_layout import TableOptions
@@ -207,12 +207,12 @@ def emit(pieces: Iterable[str], args: argparse.Namespace) -> None:
         for text in pieces:
             write_out(text)
     if getattr(args, "format", None) == "csv" or str(output).lower().endswith(".csv"):
-        warn_apart(args)
+        write_warnings(args)
 
 
 def _emit_picture(picture: bytes, form: str, args: argparse.Namespace) -> None:
     """Write a picture to the file of `-o`; those that are text also to standard output."""
-    warn_apart(args)
+    write_warnings(args)
     if args.output and args.output != "-":
         path = Path(args.output)
         refuse_capture(path, getattr(args, "file", None))

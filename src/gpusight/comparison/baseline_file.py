@@ -245,7 +245,7 @@ _NUMBERS_PER_LINE = 40
 
 def save_baseline(digests: Sequence[Digest], path: Path) -> int:
     """Write a baseline, replacing nothing but a baseline; return its size in bytes."""
-    check_place(path)
+    check_baseline_output(path)
     if not 0 < len(digests) <= MOST_DIGESTS:
         what = f"cannot save a baseline of {len(digests):,} captures"
         raise UsageError(what, hint=f"give 1 to {MOST_DIGESTS:,}")
@@ -268,7 +268,7 @@ def save_baseline(digests: Sequence[Digest], path: Path) -> int:
     return write_file(path, data)
 
 
-def check_place(path: Path) -> None:
+def check_baseline_output(path: Path) -> None:
     """Refuse to write a baseline over anything but a baseline."""
     refuse_capture(path, None)
     if is_capture_name(path):

@@ -194,13 +194,13 @@ def _idle_time(comparison: Comparison) -> Iterator[str]:
         elif busy.claimed and not whole(comparison)[1].claimed:
             yield f"{_unclaimed('GPU idle time', idle)}; {limit}"
     elif opposite and _TAKES_BACK * abs(busy_ns) <= abs(idle_ns) <= abs(busy_ns):
-        yield _taken_back(comparison, busy_ns, idle)
+        yield _opposite_changes(comparison, busy_ns, idle)
     elif matters(comparison, idle):
         text = f"GPU idle time {is_how(idle)}: {_numbers(idle)}{per_step(comparison)}"
         yield f"{text}{f': {named}' if named else ''}; {limit}"
 
 
-def _taken_back(comparison: Comparison, busy_ns: float, idle: MeasuredChange) -> str:
+def _opposite_changes(comparison: Comparison, busy_ns: float, idle: MeasuredChange) -> str:
     """Explain that GPU work and idle time changed in opposite directions.
 
     A significant change of idle time implies that work and the total changed differently.

@@ -58,7 +58,7 @@ def side_inputs(texts: Sequence[str]) -> SideInputs:
     export is taken.
     """
     named: dict[Path, list[Path]] = {}
-    for path in (path for text in texts for path in _meant(text)):
+    for path in (path for text in texts for path in _captures_named(text)):
         named.setdefault(path.resolve(), []).append(path)
     each = [same[0] for same in named.values()]
     exports = {_run(path): path for path in each if path.name.lower().endswith(_EXPORT)}
@@ -75,7 +75,7 @@ def side_inputs(texts: Sequence[str]) -> SideInputs:
     return SideInputs(paths, {path: _same(path, others[path]) for path in paths if others[path]})
 
 
-def _meant(text: str) -> list[Path]:
+def _captures_named(text: str) -> list[Path]:
     path = _path(text)
     try:
         exists = path.exists()
@@ -93,7 +93,7 @@ def _meant(text: str) -> list[Path]:
             return _captures_first([p for path in timelines or paths for p in _expanded(path)])
     parts = [part.strip() for part in text.split(",")]
     if len(parts) > 1:
-        return [path for part in parts if part for path in _meant(part)]
+        return [path for part in parts if part for path in _captures_named(part)]
     if pattern:
         raise CaptureError(f"no file matches {text}", hint="check the pattern")
     if text.startswith("--"):

@@ -125,7 +125,7 @@ class LaunchPairs:
             (i, j) for i, j in self._anchors if i not in before_taken and j not in after_taken
         )
         self._in_order()
-        self._together()
+        self._pair_groups()
 
     def _keep_names(self) -> None:
         """Set launches aside whose name both sides have in a place, as often as they both do.
@@ -171,7 +171,7 @@ class LaunchPairs:
         places = unpaired[0].keys() & unpaired[1].keys()
         return {place for place in places if max(part[place] for part in unpaired) > _MOSTLY}
 
-    def _together(self) -> None:
+    def _pair_groups(self) -> None:
         """Join what is left of a range between two neighbors by the most expensive launches.
 
         What both sides have by name is mostly just called more or less: it stays out.

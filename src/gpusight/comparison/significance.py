@@ -336,7 +336,7 @@ def _mean(values: Reals, weights: Reals) -> Reals:
 def _units(side: Sequence[SampledChange], basis: Basis) -> _Units:
     """Take captures as units, in an order that does not depend on the one given, or blocks."""
     values = side[0].values
-    steps = _Units(values, np.array(side[0].blocks, np.float64), _alike(values))
+    steps = _Units(values, np.array(side[0].blocks, np.float64), _values_per_independent(values))
     if basis is not Basis.REPEATS:
         return steps
     means = np.sort(np.stack([capture.means for capture in side], axis=1), axis=1)
@@ -344,7 +344,7 @@ def _units(side: Sequence[SampledChange], basis: Basis) -> _Units:
     return _Units(means, np.ones(len(side)), np.ones(len(means)), alone)
 
 
-def _alike(values: Reals) -> Reals:
+def _values_per_independent(values: Reals) -> Reals:
     """Estimate how many consecutive values equal one independent value, by AR(1).
 
     The autocorrelation r of n values is too small by about (1 + 4r) / n. Values

@@ -56,7 +56,7 @@ def _diagnosis(workspace: Workspace, given: Mapping[str, Any]) -> DiagnosisView:
 
 
 def _timeline_plan(start: ToolAnswer, diagnosis: TimelineDiagnosis, first: int) -> ToolAnswer:
-    from gpusight.render.diagnosis_summary import beside_text
+    from gpusight.render.diagnosis_summary import outside_plan_text
 
     steps = max(1, diagnosis.steps)
     unit = "ms_per_step" if diagnosis.steps else "ms"
@@ -94,7 +94,7 @@ def _timeline_plan(start: ToolAnswer, diagnosis: TimelineDiagnosis, first: int) 
             "below_the_plan": [
                 {
                     "id": finding.rule,
-                    "title": sentence(beside_text(diagnosis, finding, explained=True)),
+                    "title": sentence(outside_plan_text(diagnosis, finding, explained=True)),
                 }
                 for finding in diagnosis.findings
                 if not finding.in_plan

@@ -16,8 +16,8 @@ from gpusight.readers.column_cache import CachedSource
 from gpusight.readers.file_blocks import BLOCK_BYTES, FileBlocks, head_of
 from gpusight.readers.guarded_source import GuardedSource, capture_identity, file_status, reading
 from gpusight.readers.stacks.imported_stacks import is_folded, is_speedscope
+from gpusight.recording.collect_stacks import stacks_path
 from gpusight.recording.inside.stack_sampler import MAGIC
-from gpusight.recording.stack_files import stacks_path
 from gpusight.sniff import (
     ARROW_STREAM,
     BOM,

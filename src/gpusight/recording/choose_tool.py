@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 from gpusight.errors import RecordError, UsageError
 from gpusight.recording.inside.cuda_driver import DEVICE_FILES
 from gpusight.recording.inside.environment import surrounding_profiler
-from gpusight.recording.inside.stack_sampler import DEFAULT_HZ
 from gpusight.recording.nsys_command import CAPTURE_RANGE, DELAY, DURATION
 from gpusight.recording.programs import (
     CONTAINERS,
     OLDEST_PYTHON,
     ProgramInfo,
     ProgramKind,
-    ask_interpreter,
     find_cupti,
+    query_interpreter,
 )
 from gpusight.recording.request import NcuLevel, RecordRequest, Tool, stop_without_end
 from gpusight.recording.tools import find_tool, recent_tool, require_tool, why_not_found
@@ -135,7 +134,7 @@ def _is_windowed(
     several = program.is_launcher or program.word in CONTAINERS
     if several or not is_surely_python or any(o.among(request.extra) for o in timing):
         return False
-    python = ask_interpreter(str(program.interpreter), environ)
+    python = query_interpreter(str(program.interpreter), environ)
     return python is not None and python.version >= OLDEST_PYTHON and "torch" in python.packages
 
 
@@ -161,26 +160,16 @@ def is_recorder_injected(request: RecordRequest, choice: ToolChoice) -> bool:
     return choice.is_inside or request.steps is not None or choice.windowed
 
 
-def chosen_stacks_hz(
-    request: RecordRequest, choice: ToolChoice, program: ProgramInfo
-) -> float | None:
-    """Return how often stacks are sampled in the program; None: never.
-
-    By default in Python programs, but not where nothing of ours is needed in what may be one.
-    """
-    if choice.tool is Tool.NCU or request.stacks_hz == 0:
+def chosen_stacks_hz(request: RecordRequest, program: ProgramInfo) -> float | None:
+    """Return how often stacks are sampled in the program; None: never."""
+    if not request.stacks_hz:
         return None
     if program.kind is ProgramKind.BINARY or program.deaf_flag is not None:
-        if request.stacks_hz is None:
-            return None
         hint = "remove --stacks"
         if program.deaf_flag is not None:
             hint = f"remove {program.deaf_flag}, which ignores PYTHONPATH and sitecustomize"
         raise RecordError(f"--stacks cannot sample {program.word}", hint=hint)
-    is_python = is_recorder_injected(request, choice) or program.kind is ProgramKind.PYTHON
-    if request.stacks_hz is None and not is_python:
-        return None
-    return request.stacks_hz or float(DEFAULT_HZ)
+    return request.stacks_hz
 
 
 def _best(request: RecordRequest, program: ProgramInfo, environ: Mapping[str, str]) -> ToolChoice:
@@ -198,7 +187,9 @@ def _best(request: RecordRequest, program: ProgramInfo, environ: Mapping[str, st
             hint="see: gpusight doctor",
         )
     absent = why_not_found(Tool.NSYS)
-    python = None if program.interpreter is None else ask_interpreter(program.interpreter, environ)
+    python = (
+        None if program.interpreter is None else query_interpreter(program.interpreter, environ)
+    )
     if python is None:
         why = f"{absent}; the packages of the program's Python are unknown"
         return ToolChoice(Tool.TORCH, None, why)
@@ -250,7 +241,9 @@ def _checked_python(
             why="that option ignores PYTHONPATH and sitecustomize",
             hint=f"remove {program.deaf_flag}",
         )
-    python = None if program.interpreter is None else ask_interpreter(program.interpreter, environ)
+    python = (
+        None if program.interpreter is None else query_interpreter(program.interpreter, environ)
+    )
     if python is None:
         unsure = f"{needed_for} works if {program.word} runs Python {oldest} or later"
         return replace(choice, notes=(*choice.notes, unsure))

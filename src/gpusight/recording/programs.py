@@ -128,7 +128,7 @@ def inspect_program(argv: Sequence[str], environ: Mapping[str, str]) -> ProgramI
     return ProgramInfo(words, path, kind, below)
 
 
-def ask_interpreter(interpreter: str, environ: Mapping[str, str]) -> InterpreterInfo | None:
+def query_interpreter(interpreter: str, environ: Mapping[str, str]) -> InterpreterInfo | None:
     """Query what a Python has; None where it does not answer."""
     answer = _ask([interpreter, "-c", _ASK], environ)
     if not isinstance(answer, list):
@@ -139,7 +139,7 @@ def ask_interpreter(interpreter: str, environ: Mapping[str, str]) -> Interpreter
 
 def find_cupti(interpreter: str, environ: Mapping[str, str]) -> str | None:
     """Return the libcupti that a recorder in this Python would load; None for none."""
-    answer = _ask([interpreter, str(_PROBES), "ask_cupti"], environ)
+    answer = _ask([interpreter, str(_PROBES), "probe_cupti"], environ)
     return answer["library"] if isinstance(answer, dict) else None
 
 

@@ -26,11 +26,9 @@ from gpusight.recording.choose_tool import (
     chosen_stacks_hz,
     is_recorder_injected,
 )
-from gpusight.recording.doctor.environment_checks import (
-    CounterAccess,
-    counters,
-    debug_settings,
-)
+from gpusight.recording.collect_stacks import StackFiles, collect_stacks
+from gpusight.recording.debug_settings import debug_settings
+from gpusight.recording.doctor.environment_checks import CounterAccess, counters
 from gpusight.recording.doctor.machine import Machine
 from gpusight.recording.inside.environment import (
     CUPTI,
@@ -58,7 +56,6 @@ from gpusight.recording.programs import (
     per_rank,
 )
 from gpusight.recording.request import RecordRequest, Tool
-from gpusight.recording.stack_files import StackFiles, collect_stacks
 from gpusight.recording.tools import ToolCommand
 from gpusight.sniff import why_not_recorded
 
@@ -248,6 +245,8 @@ class RecordingPlan:
     """Runs the program without a profiler, to measure its pace."""
     pace: Pace | None = None
     """Known from an earlier run."""
+    starts_ranks: bool = False
+    """The program is a launcher, below which all ranks are recorded."""
 
     @property
     def leads(self) -> bool:
@@ -352,8 +351,9 @@ def plan_recording(
             f"{PACE_LIMIT_S:.0f} s at most"
         )
     return RecordingPlan(
-        request, choice, command, own, suffix, rank, tuple(notes), has_others, plain
-    )
+        request, choice, command, own, suffix, rank, tuple(notes), has_others, plain,
+        starts_ranks=rank is None and program.is_launcher,
+    )  # fmt: skip
 
 
 def _base(
@@ -389,7 +389,7 @@ def _command(
         return ToolCommand(per_rank(request, program, tool, produces), produces)
     else:
         command = _tool_command(request, choice, output)
-    hz = chosen_stacks_hz(request, choice, program)
+    hz = chosen_stacks_hz(request, program)
     plan = _recorder_plan(request, choice, output, hz)
     if not is_recorder_injected(request, choice):
         if hz is None:

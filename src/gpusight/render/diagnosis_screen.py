@@ -159,7 +159,7 @@ def _min_plan_lines(timeline: TimelineDiagnosis) -> int:
     """Return how many lines the first fixes need, with their heading and what stands below them."""
     rows = min(len(timeline.plan), _MIN_PLAN_ROWS)
     more = len(timeline.plan) > rows
-    notes = bool(timeline.beside_plan) or bool(summary.needs_notes(timeline))
+    notes = bool(timeline.outside_plan) or bool(summary.needs_notes(timeline))
     return 1 + rows + more + bool(timeline.fixes) + bool(summary.alone_note(timeline)) + notes
 
 
@@ -167,11 +167,13 @@ def _plan_lines(
     timeline: TimelineDiagnosis, look: TableOptions, max_lines: int
 ) -> Iterator[StyledLine]:
     """List the fixes in their order, what all of them save, and what is not in the plan."""
-    beside = [_line(text, look.width) for text in summary.needs_notes(timeline)]
-    beside += [_beside_line(timeline, finding, look.width) for finding in timeline.beside_plan]
+    outside = [_line(text, look.width) for text in summary.needs_notes(timeline)]
+    outside += [
+        _outside_plan_line(timeline, finding, look.width) for finding in timeline.outside_plan
+    ]
     if not timeline.plan:
         yield from list(wrapped_lines(summary.timeline_verdict(timeline), look.width, ""))[:3]
-        yield from beside[: max_lines - 3]
+        yield from outside[: max_lines - 3]
         return
     total = summary.plan_total(timeline) if timeline.fixes else ""
     note = summary.alone_note(timeline)
@@ -179,9 +181,9 @@ def _plan_lines(
     if look.width is None or display_width(one_line) <= look.width:
         total, note = one_line.rstrip(), ""
     room = max_lines - 1 - bool(total) - bool(note)
-    if len(beside) > max(1, room - len(timeline.plan)):
-        beside = [StyledLine(f"below the plan: {len(beside)} more notes (--details)", "dim")]
-    room -= len(beside)
+    if len(outside) > max(1, room - len(timeline.plan)):
+        outside = [StyledLine(f"below the plan: {len(outside)} more notes (--details)", "dim")]
+    room -= len(outside)
     shown = timeline.plan if len(timeline.plan) <= room else timeline.plan[: room - 1]
     yield from _plan_table(timeline, shown, look.width)
     if len(shown) < len(timeline.plan):
@@ -191,18 +193,18 @@ def _plan_lines(
         yield _line(total, look.width, "bold green")
     if note:
         yield StyledLine(cut_line(note, look.width), "dim")
-    yield from beside
+    yield from outside
 
 
-def _beside_line(
+def _outside_plan_line(
     timeline: TimelineDiagnosis, finding: TimelineFinding, width: int | None
 ) -> StyledLine:
     """Give a finding that is not in the plan; its title loses what is too much for the line."""
-    text = summary.beside_text(timeline, finding)
+    text = summary.outside_plan_text(timeline, finding)
     over = 0 if width is None else display_width(text) - width
     if over > 0:
         title = _fitted(finding.title, max(1, display_width(finding.title) - over))
-        text = summary.beside_text(timeline, replace(finding, title=title))
+        text = summary.outside_plan_text(timeline, replace(finding, title=title))
     return _line(text, width)
 
 

@@ -316,7 +316,7 @@ def _differs_alone(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> bo
     return is_more and more_ns - less_ns >= _MIN_ALONE_SHARE * diagnosis.focus.length_ns
 
 
-def beside_text(
+def outside_plan_text(
     diagnosis: TimelineDiagnosis, finding: TimelineFinding, *, explained: bool = False
 ) -> str:
     """Write a finding that is not in the plan, in one line; `explained` where that is below it."""

@@ -284,8 +284,8 @@ def timeline_to_markdown(
         yield from ("", f"**{escape_markdown(parts.plan_total(diagnosis))}**")
     for note in parts.needs_notes(diagnosis):
         yield from ("", escape_markdown(note))
-    for finding in diagnosis.beside_plan:
-        yield from ("", markdown_prose(parts.beside_text(diagnosis, finding)))
+    for finding in diagnosis.outside_plan:
+        yield from ("", markdown_prose(parts.outside_plan_text(diagnosis, finding)))
     for position, section in enumerate(diagnosis.sections):
         lead = ("",) if position == 0 else ()
         text = f"{markdown_prose(section.summary())} (`{section.option}`)"

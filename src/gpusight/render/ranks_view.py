@@ -150,6 +150,10 @@ def _predictions(job: JobRanks) -> tuple[Fact, ...]:
         change = _change(now_ns, job.meta["balanced_step_ns"])
         label = f"all {len(costly)} as fast as the median"
         facts.append(Fact("balanced", label, change, Fmt.TEXT, "All stragglers together"))
+    dimensions = [f"{one['kind']} {one['size'] or ''}".strip() for one in job.meta["parallelism"]]
+    if dimensions:
+        text = " x ".join(dimensions)
+        facts.append(Fact("parallelism", "parallel by", text, Fmt.TEXT, "By process groups"))
     noise_ns = job.meta["noise_ns"]
     if not costly and noise_ns and job.meta["steps"]:
         text = f"{format_time(noise_ns, digits=3)}/step"

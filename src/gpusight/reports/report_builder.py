@@ -15,6 +15,7 @@ from gpusight.analysis.ledger.ledger_report import accounting, ledger_report
 from gpusight.analysis.memory.memory_usage import memory
 from gpusight.analysis.occupancy.kernel_occupancy import occupancy
 from gpusight.analysis.profiler_correction import without_profiler
+from gpusight.analysis.ranks.aligned_ranks import AlignedTrace
 from gpusight.analysis.roofline.roofline_report import roofline
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK
 from gpusight.analysis.steps.step_report import steps
@@ -22,6 +23,7 @@ from gpusight.analysis.steps.step_window import step_window, with_window
 from gpusight.comparison.build_digest import make_digest
 from gpusight.comparison.compare_digests import compare
 from gpusight.errors import UsageError
+from gpusight.open_job import ranks_added
 from gpusight.reports.range_tree import range_tree
 from gpusight.reports.report_contents import (
     DEFAULT_REQUEST,
@@ -84,9 +86,14 @@ def build_report(
         _measured(report, summary, (captured, program), request)
         for report, summary in zip(reports, about[-len(reports) :] if reports else (), strict=True)
     )
+    ranks = captured.source.job if isinstance(captured, AlignedTrace) else None
     comparison: Comparison | NotApplicable | None = None
     if base:
-        digest = make_digest(captured or reports[0], request.selection, **_focus(request))
+        # As in every comparison, a job is compared by its first rank, and what all ranks show.
+        one = captured.source.parts[0].trace if isinstance(captured, AlignedTrace) else captured
+        digest = make_digest(one or reports[0], request.selection, **_focus(request))
+        if ranks is not None and not isinstance(digest, NotApplicable):
+            digest = ranks_added(digest, ranks, PurePath(traces[0].meta.path).name)
         comparison = digest if isinstance(digest, NotApplicable) else compare(list(base), [digest])
     parts: list[tuple[str, Any]] = []
     if program is not None:
@@ -109,6 +116,8 @@ def build_report(
             (f"Occupancy of {report.about.file}", report.occupancy),
         ]
     parts.append(("Comparison", comparison))
+    if ranks is not None:
+        parts.append(("Ranks", ranks))
     return Report(
         title=request.title or encodable_text(PurePath(traces[0].meta.path).name),
         headline=build_headline(program, measured),
@@ -117,6 +126,7 @@ def build_report(
         comparison=comparison,
         limitations=collect_limitations(parts, about),
         warnings=tuple(dict.fromkeys(w for trace in traces for w in trace.warnings)),
+        ranks=ranks,
     )
 
 

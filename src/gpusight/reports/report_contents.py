@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gpusight.analysis.hotspots.stack_times import Hotspots
     from gpusight.analysis.ledger.ledger_report import DeviceLedgerReport, LedgerReport
+    from gpusight.analysis.ranks.job_ranks import JobRanks
     from gpusight.analysis.selection import Selection
     from gpusight.comparison.comparison_result import Comparison
     from gpusight.reports.range_tree import RangeTree
@@ -181,6 +182,8 @@ class Report:
     limitations: Limitations
     warnings: tuple[str, ...] = ()
     """Why captures are incomplete: shown at the top."""
+    ranks: JobRanks | None = None
+    """All ranks of a job; the program is the one with the largest findings then."""
 
     @property
     def captures(self) -> tuple[CaptureFacts, ...]:

@@ -397,13 +397,13 @@ def _representative(focus: StepWindow, op_starts: Ints, op_ns: Ints) -> tuple[Tr
     # One column each, summed up to the start of every step.
     totals = np.stack((edges_ns, gpu_ns, at), axis=1).astype(np.float64)
     for max_ops in (MAX_SAMPLE_OPS, MAX_VARIED_OPS):
-        first, last, miss = _most_alike(totals, max_ops)
+        first, last, miss = _most_typical(totals, max_ops)
         if miss <= MAX_SAMPLE_MISS:
             break
     return focus.steps[first:last]
 
 
-def _most_alike(totals: Reals, max_ops: int) -> tuple[int, int, float]:
+def _most_typical(totals: Reals, max_ops: int) -> tuple[int, int, float]:
     """Return the run of steps whose means miss those of all steps least, and by which part.
 
     Of runs with at most so many GPU activities, the last column of `totals`; at least one step.

@@ -110,7 +110,7 @@ class TimelineDiagnosis:
         return tuple(f for f in self.findings if f.in_plan)
 
     @property
-    def beside_plan(self) -> tuple[TimelineFinding, ...]:
+    def outside_plan(self) -> tuple[TimelineFinding, ...]:
         """Fixes that save too little after the plan, then findings about the capture."""
         return tuple(f for f in self.findings if not f.in_plan)
 

@@ -144,7 +144,7 @@ def _cases(replays: _PlanReplays, by_id: Mapping[str, TimelineRule]) -> _Cases:
     ]
     matched = {case.rule.id for case in cases}
     covered: dict[str, str] = {}
-    worth = _worth_it(context, cases)
+    worth = _notable(context, cases)
     for case in sorted(worth, key=lambda c: -(-1.0 if c.alone_ns is None else c.alone_ns)):
         # One that is covered itself covers nothing: of two that name each other the larger stays.
         if case.rule.id not in covered:
@@ -266,11 +266,11 @@ def _plan(replays: _PlanReplays, cases: Sequence[_Case]) -> tuple[list[_Case], l
         beside.append(replace(case, instead_of=instead_of))
     large = [
         replace(c, alone_ns=None, saved_ns=None)
-        for c in _worth_it(context, tail)
+        for c in _notable(context, tail)
         if not _saves_enough(context, c)
     ]
     untimed = [case for case in others if case.rule.is_fix]
-    notes = [case for case in _worth_it(context, others) if not case.rule.is_fix]
+    notes = [case for case in _notable(context, others) if not case.rule.is_fix]
     listed = [*plan, *untimed, *large, *beside, *notes]
     listed.sort(key=lambda case: not case.match.leads)
     ids = {case.rule.id for case in listed}
@@ -317,7 +317,7 @@ def _changes(cases: Iterable[_Case]) -> list[Change]:
     ]
 
 
-def _worth_it(context: RuleContext, cases: Iterable[_Case]) -> list[_Case]:
+def _notable(context: RuleContext, cases: Iterable[_Case]) -> list[_Case]:
     """Keep cases that save enough, or whose problem takes much of the time."""
     min_ns = MIN_LISTED_SHARE * context.length_ns
     return [

@@ -77,7 +77,7 @@ def of_steps(steps: Sequence[TraceStep]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=CANDIDATES, orient="row")
 
 
-def one_stretch(start_ns: int, end_ns: int, name: str) -> pl.DataFrame:
+def single_span(start_ns: int, end_ns: int, name: str) -> pl.DataFrame:
     """Return a span that is not an event."""
     row = (start_ns, end_ns, end_ns - start_ns, name, None, None)
     return pl.DataFrame([row], schema=CANDIDATES, orient="row")
@@ -186,7 +186,7 @@ def launch_gaps(context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         return events
     if not context.steps:
         sample = context.schedule
-        return with_idle(gaps, one_stretch(sample.start_ns, sample.end_ns, IDLE))
+        return with_idle(gaps, single_span(sample.start_ns, sample.end_ns, IDLE))
     steps = of_steps(context.focus.steps)
     return with_idle(gaps, steps.with_columns(pl.lit(IDLE).alias("name")))
 

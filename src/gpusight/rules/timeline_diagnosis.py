@@ -97,6 +97,7 @@ def diagnose_timeline(
         incomplete=incomplete,
         # What matters most for the result first: the screen has room for one.
         notes=(
+            *(f"the environment of the capture has {text}" for text in trace.meta.debug_settings),
             *graph_notes(trace),
             *sample_notes(context, selection),
             *focus.notes,

@@ -113,7 +113,7 @@ class Cleaner(Protocol):
         """What copies may be called; the first is the default."""
         ...
 
-    def look(self, options: ShareOptions) -> LeakScan:
+    def scan(self, options: ShareOptions) -> LeakScan:
         """Count what the capture holds, and how a copy would treat it."""
         ...
 
@@ -333,7 +333,7 @@ class LeakTally:
             key = (category, _KEPT_NAMES + like, Treatment.KEPT)
             self._suspects.setdefault(key, set()).add(hash(name))
 
-    def found(self, notes: Iterable[str] = ()) -> LeakScan:
+    def scan(self, notes: Iterable[str] = ()) -> LeakScan:
         """Return the counts, in the order of the categories."""
         return LeakScan(
             _leaks(self._seen), _leaks(self._suspects), tuple(self._hidden), tuple(notes)

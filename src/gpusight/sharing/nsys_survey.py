@@ -217,7 +217,7 @@ class NsysSurvey:
         self._earliest: int | None = None
         raw.preload(sorted(KNOWN))
         for table in sorted(raw.tables()):
-            self._look_at(table)
+            self._scan_table(table)
         self._add_threads()
         ranked = sorted(self._numbers - {0})
         self._ranks = dict(zip(ranked, range(1, len(ranked) + 1), strict=True)) | {0: 0}
@@ -252,9 +252,9 @@ class NsysSurvey:
         new = bits >> 48 << 48 | pid << 24 | tid
         return new - (1 << 64) if new >> 63 else new
 
-    def _look_at(self, table: str) -> None:
+    def _scan_table(self, table: str) -> None:
         if table in KNOWN:
-            self._look_into(table, KNOWN[table])
+            self._scan_columns(table, KNOWN[table])
         elif table in LEFT_OUT:
             self._count(LEFT_OUT[table], table, table)
         elif table not in REWRITTEN and not table.startswith(ENUM_PREFIXES):
@@ -269,25 +269,23 @@ class NsysSurvey:
                 category, where, Treatment.REMOVED, ((table, n) for n in range(rows))
             )
 
-    def _look_into(self, table: str, columns: dict[str, SharedColumn]) -> None:
+    def _scan_columns(self, table: str, columns: dict[str, SharedColumn]) -> None:
         present = self._raw.columns(table)
         unknown = sorted(present - columns.keys())
         self._tally.add_all(
             Category.UNKNOWN, f"{table}, unknown columns", Treatment.REMOVED, range(len(unknown))
         )
         known = {name: column for name, column in columns.items() if name in present}
-        wanted = [name for name, column in known.items() if _is_looked_at(name, column)]
+        wanted = [name for name, column in known.items() if _is_scanned(name, column)]
         if not wanted or self._raw.is_empty(table):
             return
         event_type = [] if table != NVTX or "eventType" not in present else ["eventType"]
         for rows in pieces_of(self._raw, table, [*wanted, *event_type]):
             named = with_names_only(table, rows)
             for name in wanted:
-                self._look_at_values(table, name, known[name], named.get_column(name))
+                self._scan_values(table, name, known[name], named.get_column(name))
 
-    def _look_at_values(
-        self, table: str, name: str, column: SharedColumn, values: pl.Series
-    ) -> None:
+    def _scan_values(self, table: str, name: str, column: SharedColumn, values: pl.Series) -> None:
         if column.kind is SharedColumnKind.TIME:
             times = values.cast(pl.Int64, strict=False)
             earliest = times.filter(times > _MAX_DURATION_NS).min()
@@ -347,7 +345,7 @@ def _process(number: int) -> int:
     return (number & _WORD) >> 24
 
 
-def _is_looked_at(name: str, column: SharedColumn) -> bool:
+def _is_scanned(name: str, column: SharedColumn) -> bool:
     if column.kind is SharedColumnKind.TIME:
         return name in ("start", "timestamp")
     return column.kind not in (SharedColumnKind.WHOLE, SharedColumnKind.REAL)

@@ -82,7 +82,7 @@ def options_of(*, hash_names: bool = False, salt: str | None = None) -> ShareOpt
 def check(capture: Path, options: ShareOptions) -> SharedCopy:
     """List what a capture would reveal; write nothing."""
     with reading(capture):
-        scan = cleaner_of(capture, TO[0]).look(options)
+        scan = cleaner_of(capture, TO[0]).scan(options)
     return SharedCopy(
         capture,
         scan.leaks,

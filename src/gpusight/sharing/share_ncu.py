@@ -329,7 +329,7 @@ class NcuCleaner:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def look(self, options: ShareOptions) -> LeakScan:
+    def scan(self, options: ShareOptions) -> LeakScan:
         """Count what the report holds, and how a copy would treat it."""
         return self._walk(options, lambda _data: None)
 
@@ -366,7 +366,7 @@ class NcuCleaner:
             notes.append(
                 f"launches that cannot be decoded and were not copied: {writing.undecoded:,}"
             )
-        return tally.found(notes)
+        return tally.scan(notes)
 
 
 class _Writing:

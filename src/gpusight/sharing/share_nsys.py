@@ -319,7 +319,7 @@ class NsysCleaner:
         """What copies may be called."""
         return (f".{self._to}",)
 
-    def look(self, options: ShareOptions) -> LeakScan:
+    def scan(self, options: ShareOptions) -> LeakScan:
         """Count what the capture holds, and how a copy would treat it."""
         return _Copy(self._raw, options).counted()
 
@@ -352,7 +352,7 @@ class _Copy:
         if sink is not None:
             self._write_known(sink)
             sink.close()
-        return self._tally.found(self._raw.notes())
+        return self._tally.scan(self._raw.notes())
 
     def _named(self) -> Iterator[tuple[str, pl.DataFrame]]:
         """Return the texts that are referred to, and the threads, whose names are texts too."""

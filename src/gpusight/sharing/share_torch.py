@@ -388,7 +388,7 @@ class TorchCleaner:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def look(self, options: ShareOptions) -> LeakScan:
+    def scan(self, options: ShareOptions) -> LeakScan:
         """Count what the trace holds, and how a copy would treat it."""
         return self._walk(options, lambda _text: None)
 
@@ -414,7 +414,7 @@ class TorchCleaner:
         self._check_origin(events, reader.about)
         header = msgspec.json.encode(TraceHeader(values, tally).cleaned(reader.about))
         put(b"\n]" + (b"," + header[1:] if header != b"{}" else b"}") + b"\n")
-        return tally.found(_notes(reader, blocks))
+        return tally.scan(_notes(reader, blocks))
 
     def _check_origin(self, events: EventWriter, header: dict[str, Any]) -> None:
         """Refuse traces that PyTorch did not write."""

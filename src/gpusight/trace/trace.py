@@ -40,7 +40,10 @@ NO_RANK = "not of one rank"
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a capture as a whole. Holds no environment, command line or host name."""
+    """What is known about a capture as a whole. Holds no command line or host name.
+
+    Of its environment, it holds settings for debugging alone.
+    """
 
     path: str
     source: str
@@ -63,6 +66,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """Library its processes communicate through, such as `nccl`."""
     pace: Pace | None = None
     """Step time without a profiler, where the recorder measured it."""
+    debug_settings: tuple[str, ...] = ()
+    """Settings that make programs slow, such as `CUDA_LAUNCH_BLOCKING=1`, each with its effect."""
     session: str | None = None
     """Which run of `gpusight record` made it."""
     notes: tuple[str, ...] = ()

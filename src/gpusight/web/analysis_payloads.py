@@ -24,8 +24,8 @@ from gpusight.errors import MissingDataError
 from gpusight.render.cell_text import safe_text, show
 from gpusight.render.comparison_tables import comparison_sections
 from gpusight.render.diagnosis_summary import (
-    beside_text,
     needs_notes,
+    outside_plan_text,
     per_step,
     plan_total,
     speedup_text,
@@ -232,7 +232,7 @@ def _finding_infos(
         plan=plan_total(diagnosis) if diagnosis.fixes else "",
         needs=tuple(needs_notes(diagnosis)),
         beside=tuple(
-            replace(info, title=safe_text(beside_text(diagnosis, finding, explained=True)))
+            replace(info, title=safe_text(outside_plan_text(diagnosis, finding, explained=True)))
             for finding, info in infos
             if not finding.in_plan
         ),

@@ -255,3 +255,26 @@ def test_a_rank_that_is_not_chosen_becomes_the_program() -> None:
     )
     out, err = running.communicate(timeout=60)
     assert (out, err, running.returncode) == (f"{running.pid} 1\n", "", 0)
+
+
+def test_the_next_command_of_several_ranks_is_about_all_of_them(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    assert main(["record", "--", PYTHON, "t.py"]) == 0
+    err = capfd.readouterr().err
+    assert "wrote t.rank0.nsys-rep" in err
+    assert "next: gpusight ranks 't.rank*.nsys-rep'" in err
+    assert main(["record", "--rank", "0", "--", PYTHON, "t.py"]) == 0
+    assert "next: gpusight diagnose t-2.rank0.nsys-rep" in capfd.readouterr().err
+
+
+def test_one_report_of_all_ranks_is_compared_too(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    launcher = tmp_path / "mpirun"
+    launcher.write_text('#!/bin/sh\nshift 2\nexec "$@"\n')
+    launcher.chmod(0o755)
+    assert main(["record", "-o", "job", "--", str(launcher), "-n", "2", PYTHON, "t.py"]) == 0
+    assert "next: gpusight ranks job.nsys-rep" in capfd.readouterr().err

@@ -18,9 +18,11 @@ import pytest
 
 import gpusight as gs
 from gpusight.errors import DamagedCaptureError, UsageError
+from gpusight.readers.nsys.native_info import system_env
 from gpusight.readers.nsys.native_report import RepTables
 from gpusight.readers.nsys.raw_tables import RowFilter
 from gpusight.readers.open import open_trace
+from gpusight.readers.protobuf_wire import parse
 from gpusight.trace.schema import TABLES
 from tests.shared import DATA, EVERY_REPORT, SHARED, name, tool
 
@@ -259,6 +261,17 @@ def test_environments_and_command_lines_are_not_decoded() -> None:
         assert "META_DATA_CAPTURE" not in tables.tables()
         numbers = tables.read("TARGET_INFO_SYSTEM_ENV", ["nameEnum"])["nameEnum"]
         assert set(numbers) <= set(PROPERTIES)
+
+
+def test_debug_settings_are_all_that_is_kept_of_an_environment() -> None:
+    def field(number: int, data: bytes) -> bytes:
+        return bytes([number << 3 | 2, len(data)]) + data
+
+    prop = b"\x08\xe2\x04" + field(2, b"TOKEN=secret;CUDA_LAUNCH_BLOCKING=1;HOME=/home/demo")
+    rows = system_env(parse(field(1, field(2, field(1, prop)))))
+    assert [(row["name"], row["value"]) for row in rows] == [
+        ("DeviceEnvironment", "CUDA_LAUNCH_BLOCKING=1")
+    ]
 
 
 def test_a_report_cut_off_says_so(tmp_path: Path) -> None:

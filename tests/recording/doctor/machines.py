@@ -100,9 +100,9 @@ TORCH = json_result(
 )
 PYTHON: dict[str, CommandResult] = {
     "/usr/bin/python": CommandResult(0, ""),
-    "ask_packages": packages(torch="2.11.0", nvtx="0.2.14"),
-    "ask_torch": TORCH,
-    "ask_cupti": json_result(library=CUPTI_13, unfit=None, works=True, why=None),
+    "probe_packages": packages(torch="2.11.0", nvtx="0.2.14"),
+    "probe_torch": TORCH,
+    "probe_cupti": json_result(library=CUPTI_13, unfit=None, works=True, why=None),
 }
 H200_FILES: dict[str, str] = {
     "/proc/self/status": status(),
@@ -119,7 +119,7 @@ H200_FILES: dict[str, str] = {
 H200_PROGRAMS: dict[str, CommandResult] = {
     **PYTHON,
     "/usr/bin/nvidia-smi": smi(),
-    "ask_driver": driver(),
+    "probe_driver": driver(),
     "/opt/nvidia/nsight-systems/2025.3.1/host-linux-x64/QdstrmImporter": CommandResult(
         0, "2025.3.1\n"
     ),
@@ -136,7 +136,7 @@ def bare() -> Described:
         version="2.11.0+cpu", cuda=None, hip=None, available=False, activities=["CPU"]
     )
     no_cupti = json_result(library=None, unfit=None, works=False, why=None)
-    return Described(programs={**PYTHON, "ask_torch": cpu_only, "ask_cupti": no_cupti})
+    return Described(programs={**PYTHON, "probe_torch": cpu_only, "probe_cupti": no_cupti})
 
 
 def h200(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpusight.errors import UsageError
+from gpusight.recording.debug_settings import debug_settings
 from gpusight.recording.doctor.checkup import checkup_page, examine
-from gpusight.recording.doctor.environment_checks import debug_settings
 from gpusight.recording.doctor.gpu_checks import generation
 from gpusight.recording.doctor.machine import (
     Ability,
@@ -75,8 +75,8 @@ def test_a_laptop_without_a_gpu() -> None:
         files={"/proc/sys/kernel/perf_event_paranoid": "4\n", "/proc/self/status": status()},
         programs={
             "/usr/bin/python3": CommandResult(0, ""),
-            "ask_packages": packages(),
-            "ask_driver": json_result(library=False),
+            "probe_packages": packages(),
+            "probe_driver": json_result(library=False),
         },
     )
     checkup = checked(machine)
@@ -89,7 +89,7 @@ def test_a_laptop_without_a_gpu() -> None:
 
 
 def test_a_mac_reads_captures() -> None:
-    programs = {**PYTHON, "ask_driver": json_result(library=False)}
+    programs = {**PYTHON, "probe_driver": json_result(library=False)}
     checkup = checked(Described(system="Darwin", kernel="24.1.0", programs=programs))
     assert abilities(checkup)["torch"] == "partly"
     assert checkup.record_uses is Tool.TORCH
@@ -170,7 +170,7 @@ def test_kinds_of_containers(files: dict[str, str], environment: dict[str, str],
 def test_a_container_without_its_gpu() -> None:
     machine = Described(
         files={"/.dockerenv": "", "/proc/self/status": status()},
-        programs={**PYTHON, "ask_driver": json_result(library=False)},
+        programs={**PYTHON, "probe_driver": json_result(library=False)},
         installed={Tool.NSYS: [tool(Tool.NSYS, NSYS_2025, 2025, 3, 1)]},
     )
     checkup = checked(machine)
@@ -188,8 +188,8 @@ def test_wsl2(version: str, ncu: str) -> None:
         files={"/usr/lib/wsl/lib/libcuda.so.1": "", "/proc/driver/nvidia/params": ""},
         programs={
             "/usr/bin/nvidia-smi": smi("NVIDIA GeForce RTX 4090", "8.9", version),
-            "ask_driver": driver("NVIDIA GeForce RTX 4090", (8, 9), 12070),
-            "ask_cupti": json_result(library=None, unfit=CUPTI_13, works=False, why=""),
+            "probe_driver": driver("NVIDIA GeForce RTX 4090", (8, 9), 12070),
+            "probe_cupti": json_result(library=None, unfit=CUPTI_13, works=False, why=""),
         },
     )
     checkup = checked(machine)
@@ -208,7 +208,7 @@ def test_without_nsys_record_uses_cupti_then_torch() -> None:
     checkup = checked(h200(installed={Tool.NSYS: []}))
     assert checkup.record_uses is Tool.CUPTI
     assert check(checkup, "nsys").commands == ("export GPUSIGHT_NSYS=/path/to/nsys",)
-    lacking = {"ask_cupti": json_result(library=None, unfit=None, works=False, why="")}
+    lacking = {"probe_cupti": json_result(library=None, unfit=None, works=False, why="")}
     assert checked(h200(installed={Tool.NSYS: []}, programs=lacking)).record_uses is Tool.TORCH
 
 
@@ -229,7 +229,7 @@ def test_a_tool_that_does_not_start_is_named() -> None:
     assert only.verdict(Tool.NSYS).why == ("nsys does not start",)
 
 
-B200 = {"/usr/bin/nvidia-smi": smi("NVIDIA B200", "10.0"), "ask_driver": driver("B200", (10, 0))}
+B200 = {"/usr/bin/nvidia-smi": smi("NVIDIA B200", "10.0"), "probe_driver": driver("B200", (10, 0))}
 
 
 def test_an_old_ncu_does_not_measure_a_new_gpu() -> None:
@@ -241,7 +241,7 @@ def test_an_old_ncu_does_not_measure_a_new_gpu() -> None:
 
 
 def test_a_new_ncu_does_not_measure_an_old_gpu() -> None:
-    v100 = {"/usr/bin/nvidia-smi": smi("Tesla V100", "7.0"), "ask_driver": driver("V100", (7, 0))}
+    v100 = {"/usr/bin/nvidia-smi": smi("Tesla V100", "7.0"), "probe_driver": driver("V100", (7, 0))}
     verdict = checked(h200(programs=v100)).verdict(Tool.NCU)
     assert verdict.why == ("ncu 2025.3.1: Volta GPUs need ncu 2025.2 or older",)
 
@@ -260,7 +260,7 @@ def test_an_nsys_whose_cupti_is_older_than_the_gpu() -> None:
 
 def test_a_gpu_from_the_future_is_not_judged() -> None:
     assert generation((15, 0)) is None
-    future = {"/usr/bin/nvidia-smi": smi("X900", "15.0"), "ask_driver": driver("X900", (15, 0))}
+    future = {"/usr/bin/nvidia-smi": smi("X900", "15.0"), "probe_driver": driver("X900", (15, 0))}
     assert abilities(checked(h200(programs=future)))["ncu"] == "yes"
 
 
@@ -289,7 +289,7 @@ def test_an_nvidia_smi_that_fails_is_quoted() -> None:
     failed = CommandResult(
         9, "NVIDIA-SMI has failed because it couldn't communicate with the driver.\n"
     )
-    broken = {"/usr/bin/nvidia-smi": failed, "ask_driver": json_result(library=False)}
+    broken = {"/usr/bin/nvidia-smi": failed, "probe_driver": json_result(library=False)}
     result = check(checked(h200(programs=broken)), "gpu").found
     assert result.startswith("nvidia-smi: NVIDIA-SMI has failed")
 
@@ -305,7 +305,7 @@ def test_an_nvidia_smi_that_fails_is_quoted() -> None:
 def test_gpus_that_cuda_does_not_show(
     environment: Mapping[str, str], failed: int, command: str
 ) -> None:
-    hidden = {"ask_driver": json_result(library=True, version=13000, failed=failed, devices=[])}
+    hidden = {"probe_driver": json_result(library=True, version=13000, failed=failed, devices=[])}
     checkup = checked(h200(programs=hidden, environment=environment))
     assert check(checkup, "gpu").commands == (command,)
     assert abilities(checkup) == {"nsys": "partly", "ncu": "no", "torch": "partly", "cupti": "no"}
@@ -370,7 +370,7 @@ def test_torch_that_is_not_built_for_the_driver() -> None:
         version="2.11.0+cu130", cuda="13.0", hip=None, available=False, activities=["CPU"]
     )
     late = json_result(library=None, unfit=CUPTI_13, works=False, why="")
-    old = {"ask_torch": blind, "ask_driver": driver(cuda=12020), "ask_cupti": late}
+    old = {"probe_torch": blind, "probe_driver": driver(cuda=12020), "probe_cupti": late}
     checkup = checked(h200(programs=old))
     assert "since the driver supports CUDA 12 only" in check(checkup, "torch").means
     assert abilities(checkup) == {"nsys": "yes", "ncu": "yes", "torch": "partly", "cupti": "no"}
@@ -379,37 +379,37 @@ def test_torch_that_is_not_built_for_the_driver() -> None:
 
 def test_torch_without_cupti_and_torch_that_cannot_be_imported() -> None:
     plain = json_result(version="2.4", cuda="12.4", hip=None, available=True, activities=["CPU"])
-    assert "no kernels" in checked(h200(programs={"ask_torch": plain})).verdict(Tool.TORCH).why[0]
+    assert "no kernels" in checked(h200(programs={"probe_torch": plain})).verdict(Tool.TORCH).why[0]
     broken = CommandResult(
         1, "", "Traceback …\nImportError: libtorch.so: cannot open shared object file\n"
     )
-    verdict = checked(h200(programs={"ask_torch": broken})).verdict(Tool.TORCH)
+    verdict = checked(h200(programs={"probe_torch": broken})).verdict(Tool.TORCH)
     assert verdict.can is Ability.NO
     assert "ImportError: libtorch.so" in verdict.why[0]
-    slow = checked(h200(programs={"ask_torch": CommandResult(None, "")})).verdict(Tool.TORCH)
+    slow = checked(h200(programs={"probe_torch": CommandResult(None, "")})).verdict(Tool.TORCH)
     assert "timed out" in slow.why[0]
 
 
 def test_cupti_that_does_not_load() -> None:
     refused = json_result(library=CUPTI_13, unfit=None, works=False, why="it needs a newer driver")
-    verdict = checked(h200(programs={"ask_cupti": refused})).verdict(Tool.CUPTI)
+    verdict = checked(h200(programs={"probe_cupti": refused})).verdict(Tool.CUPTI)
     assert verdict.why == (f"{CUPTI_13} does not work: it needs a newer driver",)
-    mute = checked(h200(programs={"ask_cupti": CommandResult(1, "", "ImportError: no ctypes")}))
+    mute = checked(h200(programs={"probe_cupti": CommandResult(1, "", "ImportError: no ctypes")}))
     assert "no ctypes" in mute.verdict(Tool.CUPTI).why[0]
 
 
 def test_cupti_comes_with_whatever_the_program_s_python_finds() -> None:
     assert check(checked(h200()), "cupti").found == CUPTI_13
     none = json_result(library=None, unfit=None, works=False, why="")
-    absent = checked(h200(programs={"ask_cupti": none}))
+    absent = checked(h200(programs={"probe_cupti": none}))
     assert absent.verdict(Tool.CUPTI).why == ("/usr/bin/python finds no libcupti",)
     assert "'cupti-python==13.*'" in check(absent, "cupti").commands[0]
 
 
 def test_pythons_that_are_old_mute_or_absent() -> None:
-    old = checked(h200(programs={"ask_packages": packages(3, 8, 10, torch="1.13")}))
+    old = checked(h200(programs={"probe_packages": packages(3, 8, 10, torch="1.13")}))
     assert abilities(old)["torch"] == abilities(old)["cupti"] == "no"
-    mute = checked(h200(programs={"ask_packages": CommandResult(1, "", "Illegal instruction")}))
+    mute = checked(h200(programs={"probe_packages": CommandResult(1, "", "Illegal instruction")}))
     assert "Illegal instruction" in check(mute, "python").found
     with pytest.raises(UsageError, match="no Python at /nowhere"):
         checked(h200(), python="/nowhere/python")

@@ -12,7 +12,9 @@ import pytest
 
 import gpusight as gs
 from gpusight.pace import METADATA_KEY, Pace
+from gpusight.recording.collect_stacks import collect_stacks, stacks_path
 from gpusight.recording.inside.environment import REPORT_VARIABLE
+from gpusight.recording.inside.stack_sampler import MAGIC, PROCESS, SESSION_VARIABLE, json_chunk
 from tests.recording.inside.inside_runs import Ran, TorchPrograms, run
 
 if TYPE_CHECKING:
@@ -397,3 +399,59 @@ def test_a_run_that_is_only_timed_ends_when_it_is(tmp_path: Path, programs: Torc
     )
     assert (done.code, done.files) == (-signal.SIGTERM, [])
     assert Pace.from_text(json.loads(report.read_text())["pace"]).steps == 3
+
+
+BUSY = """
+import torch
+from tests_guilty import guilty
+
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(12):
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    guilty()
+"""
+GUILTY = """
+import time
+
+def guilty():
+    end = time.monotonic() + 0.05
+    while time.monotonic() < end:
+        pass
+"""
+
+
+def test_sampled_stacks_name_the_line_that_takes_the_time(
+    programs: TorchPrograms, folder: Path
+) -> None:
+    (folder / "tests_guilty.py").write_text(GUILTY)
+    ran = programs.run(
+        folder,
+        f"import sys; sys.path.insert(0, {str(folder)!r})\n" + BUSY,
+        variables={SESSION_VARIABLE: "run1"},
+        stacks_hz=200.0,
+    )
+    assert ran.code == 0, ran.errors
+    (part,) = (name for name in ran.files if name.endswith(".part"))
+    assert part.startswith("run.stacks-run1-")
+    capture = ran.folder / TRACE
+    found = collect_stacks(ran.folder / "run", "run1", [capture])
+    assert ran.files == [TRACE, f"{TRACE}.stacks"]
+    assert found.samples > 10
+    trace = gs.open(capture, cache=False)
+    assert trace.meta.session == "run1"
+    assert trace.stack_samples["time_ns"].is_between(0, trace.meta.duration_ns).sum() > 10
+    first = gs.hotspots(trace).to_dict()["rows"][0]
+    assert (first["file"].rpartition("/")[2], first["line"] in (6, 7)) == ("tests_guilty.py", True)
+
+
+def test_stacks_of_another_run_are_left_out(programs: TorchPrograms, folder: Path) -> None:
+    ran = programs.run(folder, BUSY.replace("guilty", "str").replace("tests_str", "builtins"))
+    assert ran.code == 0, ran.errors
+    capture = ran.folder / TRACE
+    about = {"version": 1, "session": "x", "pid": 1, "hz": 200}
+    stacks_path(capture).write_bytes(MAGIC + json_chunk(PROCESS, about))
+    trace = gs.open(capture, cache=False)
+    assert not trace.has("stack_samples")
+    assert "left out" in trace.meta.notes[-1]

@@ -120,8 +120,8 @@ def test_without_a_schedule_all_of_the_block_is_recorded(
 
     run(prof, 3)
     assert prof.paths[0].parent.parent.name == "profiler_output-2", "runs do not mix"
-    told = step_marks(prof.paths[0])
-    assert told == {"ProfilerStep#1": True, "ProfilerStep#2": True, "ProfilerStep#3": False}
+    marks = step_marks(prof.paths[0])
+    assert marks == {"ProfilerStep#1": True, "ProfilerStep#2": True, "ProfilerStep#3": False}
 
 
 def test_more_artefacts(tmp_path: Path) -> None:
@@ -265,22 +265,22 @@ def test_a_folder_that_takes_no_files_is_refused_before() -> None:
 def test_the_diagnosis_is_made_in_another_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[tuple[list[str], dict[str, str]]] = []
+    commands: list[tuple[list[str], dict[str, str]]] = []
 
     def fake(command: list[str], *, env: dict[str, str], **_: Any) -> Any:
-        asked.append((command, env))
+        commands.append((command, env))
         return subprocess.CompletedProcess(command, 0, "slow because\n", "")
 
     monkeypatch.setattr(subprocess, "run", fake)
     run(gs.torch_profile(diagnose=True), 2)
-    ((command, env),) = asked
+    ((command, env),) = commands
     assert command[1:4] == ["-m", "gpusight", "diagnose"]
     assert VARIABLE not in env
     assert "slow because" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"mode": "cuda"}, "mode='cuda' is unknown; one of auto, torch, nvtx"),
         ({"cpu": False, "cuda": False}, "leave nothing to record"),
@@ -292,8 +292,8 @@ def test_the_diagnosis_is_made_in_another_process(
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_refused_at_once(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_makes_no_sense_is_refused_at_once(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         gs.torch_profile(**wrong)
 
 

@@ -16,7 +16,7 @@ import pytest
 import gpusight as gs
 from gpusight.analysis.ledger.ledger_report import LedgerReport
 from gpusight.errors import UsageError
-from gpusight.render.diagnosis_summary import beside_text
+from gpusight.render.diagnosis_summary import outside_plan_text
 from gpusight.render.html.html_templates import clipped_text, css_color
 from gpusight.render.html.report_page import to_page
 from gpusight.reports.report_builder import build_report
@@ -229,12 +229,12 @@ def test_notes_are_below_the_plan_and_have_no_number() -> None:
     assert report.program is not None
     diagnosis = report.program.diagnosis
     assert isinstance(diagnosis, TimelineDiagnosis)
-    (note,) = (f for f in diagnosis.beside_plan if not f.is_fix)
+    (note,) = (f for f in diagnosis.outside_plan if not f.is_fix)
     assert note.rule == "warmup-in-window"
     page = to_page(report)
     ranks = re.findall(r'<span class="rank">(\d+)</span>', page)
     assert ranks == [str(n) for n in range(1, len(diagnosis.plan) + 1)]
-    text = beside_text(diagnosis, note, explained=True)
+    text = outside_plan_text(diagnosis, note, explained=True)
     assert f'<li><a href="#finding-warmup-in-window">{html.escape(text)}</a></li>' in page
     assert f'id="finding-warmup-in-window"><summary><span>{html.escape(text)}' in page
 

@@ -8,7 +8,7 @@ from gpusight.analysis.counters.kernel_limiter import (
     COMPUTE,
     LATENCY,
     MEMORY,
-    held_by_memory,
+    is_limited_by_memory,
     limiter,
     stall_share,
     steady,
@@ -82,8 +82,8 @@ def test_what_a_launch_is_bound_by() -> None:
     # Half of DRAM is no bandwidth limit, though the GPU is full of warps that wait for it.
     half = launch_of({**IDLE, f"gpu__dram_throughput{ELAPSED}": 50})
     assert limiter(half) == LATENCY
-    assert held_by_memory(half)
-    assert not held_by_memory(idle)
+    assert is_limited_by_memory(half)
+    assert not is_limited_by_memory(idle)
     waiting = {STALLED.format("barrier"): 500.0, f"sm__issue_active{ELAPSED}": 65}
     assert limiter(launch_of({**IDLE, **waiting})) == LATENCY
     only_sm = launch_of(

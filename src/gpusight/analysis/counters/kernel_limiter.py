@@ -120,7 +120,7 @@ def limiter(launch: ProfiledLaunch) -> str | None:
     return LATENCY
 
 
-def held_by_memory(launch: ProfiledLaunch) -> bool:
+def is_limited_by_memory(launch: ProfiledLaunch) -> bool:
     """Return whether memory-bound, or its many warps mostly stall on memory, the busiest unit.
 
     Scattered accesses saturate DRAM and L2 well below their peak bandwidth.

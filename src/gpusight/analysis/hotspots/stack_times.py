@@ -64,6 +64,7 @@ FIELDS = (
     Field("host_ns", "Host", Fmt.TIME, "Time of host threads in it, those that wait included"),
     Field("samples", "Samples", Fmt.COUNT, "Samples behind the host time; null where not sampled"),
     Field("launches", "Launches", Fmt.COUNT, "GPU activities that it launched", shown=False),
+    Field("bytes", "Allocated", Fmt.BYTES, "Device memory that it allocated", shown=False),
 )
 TREE_FIELDS = (
     Field("location", "Frame", Fmt.NAME, "Function of the stack", indented_by="depth"),
@@ -72,7 +73,7 @@ TREE_FIELDS = (
 )
 _OF_GPU = ("idle_ns", "idle_share", "gpu_ns")
 """Fields that tables of host time alone do not show."""
-_VALUES = ("idle_ns", "gpu_ns", "host_ns", "samples", "launches")
+_VALUES = ("idle_ns", "gpu_ns", "host_ns", "samples", "launches", "bytes")
 _KEYS = {
     "line": ["file", "line", "function", "module"],
     "function": ["file", "function", "module"],
@@ -142,9 +143,12 @@ class Hotspots:
     def table(self) -> TableResult:
         """Return the rows, most idle time first; of stacks, their tree."""
         frame = self._tree() if self.is_tree else self._grouped()
-        fields = TREE_FIELDS if self.is_tree else FIELDS
+        fields: tuple[Field, ...] = TREE_FIELDS if self.is_tree else FIELDS
         if not self.times.gpu_ns.any():
-            fields = tuple(replace(f, shown=f.shown and f.key not in _OF_GPU) for f in fields)
+            of_memory = not self.times.host_ns.any()
+            hidden = (*_OF_GPU, *(("host_ns", "samples") if of_memory else ()))
+            known = {"bytes": of_memory} | dict.fromkeys(hidden, False)
+            fields = tuple(replace(f, shown=known.get(f.key, f.shown)) for f in fields)
         return TableResult(
             COMMAND,
             self.title,
@@ -165,6 +169,7 @@ class Hotspots:
             schema=frames.schema,
         )
         values = [times.idle_ns(), times.gpu_ns, times.host_ns, times.samples, times.launches]
+        values.append(times.bytes)
         return pl.concat([frames, nothing]).with_columns(
             pl.Series(name, array) for name, array in zip(_VALUES, values, strict=True)
         )
@@ -184,7 +189,8 @@ class Hotspots:
             .agg(pl.col(_VALUES).sum())
             .filter(pl.any_horizontal(pl.col(_VALUES) > 0))
             .sort(
-                ["idle_ns", "gpu_ns", "host_ns", *keys], descending=[True] * 3 + [False] * len(keys)
+                ["idle_ns", "gpu_ns", "host_ns", "bytes", *keys],
+                descending=[True] * 4 + [False] * len(keys),
             )
         )
         missing = [

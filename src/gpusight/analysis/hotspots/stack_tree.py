@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.attribution.call_sites import first_known
 from gpusight.analysis.attribution.nested_intervals import NONE
 from gpusight.naming.source_files import is_library_binary, is_library_file, python_module
 
@@ -37,7 +38,7 @@ _MAX_DEPTH = 500
 _MAX_NAME_CHARS = 4_000
 _PYTHON_FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.*)", re.DOTALL)
 _LIBRARY_SYMBOL = (
-    r"^(?:_*cuda[A-Z_]|cu[A-Z]|nccl|cublas|cudnn|cufft|hip[A-Z]|__|_start$|_dl_"
+    r"^(?:_*cuda[A-Z_]|libcudart_static_|cu[A-Z]|nccl|cublas|cudnn|cufft|hip[A-Z]|__|_start$|_dl_"
     r"|(?:[\w: ]+ )?(?:cudart|std|thrust|cub|at|c10|torch|cutlass|cute)::)"
 )
 """Functions of libraries that are often linked into executables."""
@@ -61,10 +62,18 @@ class StackTree:
 
     @cached_property
     def own_sites(self) -> Ints:
-        """The innermost node of the program's own code at or around each; else the node itself."""
-        own = ~self.frames["is_library"].to_numpy()[self.frame]
-        found = self.nearest(own)
-        return np.where(found >= 0, found, np.arange(len(self)))
+        """The innermost node of the program's own code at or around each.
+
+        Without any, the innermost one in a source file; else the node itself.
+        """
+        own, in_file = (
+            self.nearest(marked[self.frame])
+            for marked in (
+                ~self.frames["is_library"].to_numpy(),
+                self.frames["file"].is_not_null().to_numpy(),
+            )
+        )
+        return first_known([own, in_file, np.arange(len(self))])
 
     def nearest(self, marked: NDArray[np.bool_]) -> Ints:
         """Return the innermost marked node at or around each; `NONE` where there is none."""
@@ -238,9 +247,10 @@ def native_frames(chains: pl.DataFrame) -> pl.DataFrame:
     symbol = chains["symbol"].cast(pl.String)
     # An address identifies no function: all of a binary's unknown functions are one.
     unknown = pl.select(pl.format("[{}]", pl.coalesce(module, pl.lit("unknown")))).to_series()
-    from_file = file.is_not_null()
     files = names_of(chains["file"])
     of_file = pl.Series([is_library_file(name) for name in files], dtype=pl.Boolean)
+    is_script = pl.Series([name.endswith((".py", ".pyx")) for name in files], dtype=pl.Boolean)
+    from_file = is_script.gather(chains["file"].to_physical()).fill_null(value=False)
     return pl.DataFrame(
         {
             "file": file.zip_with(~python, module),

@@ -7,6 +7,7 @@ those of different captures stay apart; times are moved to the clock of the firs
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePath
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
 _PROCESS_KEYS, _THREAD_KEYS = ("process",), ("thread", "end_thread")
 _DEVICE_KEYS = ("device", "src_device", "dst_device")
-_NUMBERED = ("callchain",)
+_BEYOND_PIDS = 10_000_000
+"""No operating system gives out larger numbers of processes."""
+_NUMBERED = ("callchain", "stack")
 """Columns whose numbers are of one capture alone, without a process."""
 _PEER = frozenset(_DEVICE_KEYS[1:])
 
@@ -72,6 +75,13 @@ class AlignedRanksSource(TraceSource):
             if found:
                 number = len(self.parts)
                 self.parts.append(RankCapture(number, trace, found, job, clocks, free, keys))
+        pids = Counter(
+            pid
+            for part in self.parts
+            for pid in set(part.trace.table("processes", ["pid"])["pid"].to_list())
+        )
+        for part in self.parts:
+            part.shared_pids = frozenset(pid for pid, count in pids.items() if count > 1)
 
     @cached_property
     def meta(self) -> Meta:
@@ -201,6 +211,8 @@ class RankCapture:
         self._free, self._keys = free, keys
         self.ranks = tuple(job.ranks[place].rank for place in self.places)
         units = rank_units(trace)
+        self.shared_pids: frozenset[int] = frozenset()
+        """Numbers that processes of several captures have."""
         self._of_device: dict[int, set[int]] = {}
         self._of_both: dict[tuple[int | None, int], int] = {}
         for at, place in places.items():
@@ -255,12 +267,14 @@ class RankCapture:
             return self._mapped(column, "process", keep_null=self.trace.has("processes"))
         if name in _THREAD_KEYS:
             return self._mapped(column, "thread", keep_null=True)
-        if name in _NUMBERED:
+        if name in _NUMBERED and TABLES[table].column(name).kind is ColumnKind.INT:
             return self._mapped(column, name, keep_null=True)
         if name in _DEVICE_KEYS:
             return self._device(frame, name)
         if table == "processes" and name == "name":
             return self._process_names(column)
+        if table == "processes" and name == "pid":
+            return self._unique_pids(column)
         return column
 
     def _mapped(self, column: pl.Series, key: str, *, keep_null: bool) -> pl.Series:
@@ -325,13 +339,26 @@ class RankCapture:
         names = known["name"].unique(maintain_order=True)
         return known.with_columns(pl.col("name").cast(pl.Enum(names.drop_nulls())))
 
+    def _unique_pids(self, column: pl.Series) -> pl.Series:
+        """Separate processes of different machines or containers that have one number."""
+        keys = self._process_keys()
+        pids = column.to_list()
+        unique = [
+            pid + key * _BEYOND_PIDS if pid in self.shared_pids else pid
+            for pid, key in zip(pids, keys, strict=True)
+        ]
+        return pl.Series(column.name, unique, pl.Int64)
+
+    def _process_keys(self) -> list[int]:
+        own = self.trace.table("processes", ["process"])["process"]
+        return self._mapped(own, "process", keep_null=True).to_list()
+
     def _process_names(self, column: pl.Series) -> pl.Series:
         """Name processes by their ranks."""
-        own = self.trace.table("processes", ["process"])["process"]
-        keys = self._mapped(own, "process", keep_null=True).to_list()
+        recorded = column.cast(pl.String).to_list()
         names = [
             (f"Rank {key} · {name}" if name else f"Rank {key}") if key in self.ranks else name
-            for key, name in zip(keys, column.cast(pl.String).to_list(), strict=True)
+            for key, name in zip(self._process_keys(), recorded, strict=True)
         ]
         texts = pl.Series(column.name, names, pl.String)
         return texts.cast(pl.Enum(texts.drop_nulls().unique(maintain_order=True)))

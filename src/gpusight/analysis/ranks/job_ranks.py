@@ -13,6 +13,7 @@ import numpy as np
 
 from gpusight.analysis.ranks.job_slowdown import JobSlowdown, job_slowdown
 from gpusight.analysis.ranks.match_collectives import match_collectives
+from gpusight.analysis.ranks.parallelism import parallelism
 from gpusight.analysis.ranks.rank_clocks import RankClock, rank_clocks
 from gpusight.analysis.ranks.rank_identity import ORDER
 from gpusight.analysis.ranks.rank_replay import CollectiveWaits, own_times, waits_of_host
@@ -421,6 +422,7 @@ def _meta(
         "noise_ns": noise_ns(own, stragglers) if len(digests) > 1 else None,
         "collectives": len(matched),
         "collectives_unmatched": matched.unmatched,
+        "parallelism": [one.document() for one in parallelism(digests)],
         "matched_by": list(matched.how) or ([_HOST_WAITS] if waits_of_host(digests) else []),
     }
 

@@ -102,7 +102,7 @@ class TensorPath:
         names = ["fp8" if name == "fp6" else name for name in self.source.split("_")]
         return next((p for p in ("fp8", "fp16", *TENSOR_PRECISIONS) if p in names), None)
 
-    def is_apart(self, other: TensorPath) -> bool:
+    def shares_nothing_with(self, other: TensorPath) -> bool:
         """Return whether the two can have no operation in common."""
         own = (self.op, self.target, self.sparsity)
         pairs = zip(own, (other.op, other.target, other.sparsity), strict=True)
@@ -160,7 +160,7 @@ def tensor_quantities(present: Collection[str]) -> Iterator[LaunchQuantity]:
     # Counters that overlap nowhere, the coarsest first; of one in two forms the sum.
     chosen: list[TensorPath] = []
     for path in sorted((p for p in paths(present) if p.form != PEAK), key=rank):
-        if all(path.is_apart(other) for other in chosen):
+        if all(path.shares_nothing_with(other) for other in chosen):
             chosen.append(path)
     for precision in TENSOR_PRECISIONS:
         parts = [(_counter(p.base, p.form), 1) for p in chosen if p.precision == precision]

@@ -83,7 +83,7 @@ def _save(args: argparse.Namespace) -> int:
     from gpusight import api
     from gpusight.cli.capture_input import read_digests
     from gpusight.cli.output import is_read, present, write_out
-    from gpusight.comparison.baseline_file import check_place
+    from gpusight.comparison.baseline_file import check_baseline_output
     from gpusight.comparison.inputs import side_inputs
     from gpusight.errors import UsageError
     from gpusight.render.cell_text import safe_text
@@ -91,7 +91,7 @@ def _save(args: argparse.Namespace) -> int:
     if args.output == "-":
         raise UsageError("a baseline is written to a file", hint=f"add -o {DEFAULT_FILE}")
     path, args.output = Path(args.output), None
-    check_place(path)  # before the captures are read, which takes long
+    check_baseline_output(path)  # before the captures are read, which takes long
     result = api.baseline(read_digests(side_inputs(args.file), args), path)
     # The metrics are left to `show`.
     brief: dict[str, Any] = {"metrics": False} if is_read(args) else {}

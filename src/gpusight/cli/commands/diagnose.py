@@ -150,7 +150,7 @@ def run_diagnosis(args: argparse.Namespace) -> DiagnosisView:
 
 
 def _list_rules(args: argparse.Namespace) -> int:
-    from gpusight.cli.output import chosen_format, emit, look_of, present
+    from gpusight.cli.output import chosen_format, emit, present, table_options
     from gpusight.render.explanation import rule_list, rule_text
     from gpusight.render.result_view import View
     from gpusight.rules.user_rules import user_rules
@@ -159,7 +159,7 @@ def _list_rules(args: argparse.Namespace) -> int:
     rules = rule_list(user_rules(args.rules))
     if chosen_format(args) != "table":
         return present(View(rules), args)
-    emit([rule_text(rules, look_of(args).width)], args)
+    emit([rule_text(rules, table_options(args).width)], args)
     return 0
 
 

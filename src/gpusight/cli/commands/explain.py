@@ -92,7 +92,7 @@ def _chosen(result: DiagnosisView, selector: str) -> Result:
 
 
 def _explain_rule(rule: str, args: argparse.Namespace) -> int:
-    from gpusight.cli.output import emit, look_of, present
+    from gpusight.cli.output import emit, present, table_options
     from gpusight.render.explanation import rule_description, rule_list
     from gpusight.render.result_view import View
     from gpusight.rules.registry import rules_named
@@ -101,6 +101,6 @@ def _explain_rule(rule: str, args: argparse.Namespace) -> int:
     known = rules_named(rule)
     if args.format not in {None, "table"}:
         return present(View(rule_list(only=known[0].id)), args)
-    width = look_of(args).width
+    width = table_options(args).width
     emit(["\n".join(rule_description(each, width) for each in known)], args)
     return 0

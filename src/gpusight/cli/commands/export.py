@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
     from gpusight import api
     from gpusight.cli.capture_input import analyze, keep_warnings, progress
-    from gpusight.cli.output import warn_apart, write_out
+    from gpusight.cli.output import write_out, write_warnings
     from gpusight.open_job import is_job_folder, open_job
     from gpusight.render.cell_text import safe_text
     from gpusight.units import format_bytes
@@ -74,5 +74,5 @@ def run(args: argparse.Namespace) -> int:
         written = analyze(api.export, args, verb="exporting", **what)
     for path in written:
         write_out(f"{format_bytes(path.stat().st_size):>9}  {safe_text(str(path))}\n")
-    warn_apart(args)
+    write_warnings(args)
     return 0

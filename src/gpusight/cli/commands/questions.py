@@ -93,13 +93,13 @@ def run(args: argparse.Namespace) -> int:
                 "--batch treats all captures alike",
                 hint="leave out FILE, --compare and --timings, or --batch",
             )
-        return ask_folder(Path(args.batch), Path(args.output or DEFAULT_FOLDER), args)
+        return answer_folder(Path(args.batch), Path(args.output or DEFAULT_FOLDER), args)
     if args.file is None:
         raise UsageError("questions needs a capture", hint="type gpusight questions FILE")
-    return _ask_one(args)
+    return _answer_one(args)
 
 
-def _ask_one(args: argparse.Namespace) -> int:
+def _answer_one(args: argparse.Namespace) -> int:
     from gpusight import api
 
     if args.output and args.output != "-":
@@ -137,7 +137,7 @@ _MAX_NAME_BYTES = 160
 _MAX_REASON_CHARS = 200
 
 
-def ask_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
+def answer_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
     """Answer for every capture; write reports, answers side by side, and say what was skipped.
 
     A capture that fails does not stop the others; the exit code is then 2.

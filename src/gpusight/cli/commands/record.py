@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from gpusight.cli import options
 
 if TYPE_CHECKING:
+    from gpusight.recording.collect_stacks import StackFiles
     from gpusight.recording.record_program import Recording, RecordingPlan
     from gpusight.recording.request import RecordRequest
-    from gpusight.recording.stack_files import StackFiles
 
 SUMMARY = "run a program and record a GPU profile"
 DESCRIPTION = (
@@ -31,6 +31,7 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight record --whole -- python short.py",
     "gpusight record --steps 10:12 --memory -o runs/ -- python train.py",
     "gpusight record --range forward --stop -- ./solver input.cfg",
+    "gpusight record --stacks -- python train.py",
     "gpusight record --with torch --python-stacks -- python train.py",
     "gpusight record --with ncu --kernel '*gemm*' --launch-count 5 -- ./app",
     "gpusight record --tool-option=--trace=cuda,nvtx,cudnn -- python train.py",
@@ -160,10 +161,14 @@ def _add_stacks(parser: argparse.ArgumentParser) -> None:
         metavar="HZ",
         help="sample the stacks of Python threads, 50 to 500 times a second (default: 200), so "
         "that idle GPU time has a line of code; less often where it costs more than 2%% of a core. "
-        "On by default for Python programs; in a window, only the recorded steps are sampled",
+        "In a window, only the recorded steps are sampled",
     )
     group.add_argument(
-        "--no-stacks", action="store_const", const=0, dest="stacks", help="sample no stacks"
+        "--no-stacks",
+        action="store_const",
+        const=0,
+        dest="stacks",
+        help="sample no stacks (default)",
     )
     group.add_argument(
         "--stacks-threads",
@@ -327,7 +332,7 @@ def _show_plan(request: RecordRequest, plan: RecordingPlan | None, args: argpars
     line = shlex.join(request.program) if plan is None else str(plan.command)
     write_out(safe_text(line) + "\n")
     if plan is not None:
-        _say_choice(plan, args)
+        _print_choice(plan, args)
     return 0
 
 
@@ -342,20 +347,20 @@ def _announce(plan: RecordingPlan, args: argparse.Namespace) -> None:
 
     if not plan.leads or args.quiet:
         return
-    _say_choice(plan, args)
+    _print_choice(plan, args)
     environment = plan.command.environment
     own = [f"{name}=…" for name in environment if name in INJECTED]
     others = [f"{n}={shlex.quote(text)}" for n, text in environment.items() if n not in INJECTED]
-    _say(plan, f"$ {' '.join([*own, *others, shlex.join(plan.command.argv)])}")
+    _print_status(plan, f"$ {' '.join([*own, *others, shlex.join(plan.command.argv)])}")
 
 
-def _say_choice(plan: RecordingPlan, args: argparse.Namespace) -> None:
+def _print_choice(plan: RecordingPlan, args: argparse.Namespace) -> None:
     if args.quiet:
         return
     name = " ".join(filter(None, (plan.choice.tool.value, plan.choice.version)))
-    _say(plan, f"recording with {name} ({plan.choice.why})")
+    _print_status(plan, f"recording with {name} ({plan.choice.why})")
     for note in plan.notes:
-        _say(plan, note)
+        _print_status(plan, note)
 
 
 def _report(plan: RecordingPlan, done: Recording, args: argparse.Namespace) -> int:
@@ -367,51 +372,58 @@ def _report(plan: RecordingPlan, done: Recording, args: argparse.Namespace) -> i
         error = done.failure()
         if code == 0 and not plan.has_others:
             raise error
-        _say(plan, str(error))
+        _print_status(plan, str(error))
         return code
     for path, fault in done.damaged.items():
-        _say(plan, f"error: {path} was written, but is not a capture ({fault})")
+        _print_status(plan, f"error: {path} was written, but is not a capture ({fault})")
     if not args.quiet:
-        _say_written(plan, done)
+        _print_written(plan, done)
     return code or (EXIT_FAILED if done.damaged and not plan.has_others else 0)
 
 
-def _say_written(plan: RecordingPlan, done: Recording) -> None:
+def _print_written(plan: RecordingPlan, done: Recording) -> None:
     """Print the captures, the pace and the next command."""
     from gpusight.pace import WHOLE_PROGRAM
     from gpusight.units import format_bytes, format_time
 
     for path in (*done.paths, *done.memory_snapshots):
-        _say(plan, f"wrote {path} ({format_bytes(path.stat().st_size)})")
-    _say_stacks(plan, done.stacks)
+        _print_status(plan, f"wrote {path} ({format_bytes(path.stat().st_size)})")
+    _print_stacks(plan, done.stacks)
     pace = done.pace
     if pace is not None and pace.step_source == WHOLE_PROGRAM:
-        _say(plan, f"without a profiler the program took {format_time(pace.mean_ns)}")
+        _print_status(plan, f"without a profiler the program took {format_time(pace.mean_ns)}")
     elif pace is not None:
         steps = f"{pace.steps} steps, spread {pace.spread:.0%}"
-        _say(plan, f"{format_time(pace.mean_ns)}/step without the profiler ({steps})")
+        _print_status(plan, f"{format_time(pace.mean_ns)}/step without the profiler ({steps})")
     if done.exit_code:
-        _say(plan, f"the program ended with exit code {done.exit_code}")
+        _print_status(plan, f"the program ended with exit code {done.exit_code}")
     if plan.leads:
-        _say(plan, f"next: {_next(done)}")
+        chosen = plan.request.ranks.chosen
+        several = plan.rank is not None or plan.starts_ranks
+        all_ranks = several and (chosen is None or len(chosen) > 1)
+        _print_status(plan, f"next: {_next(done, all_ranks=all_ranks)}")
 
 
-def _say_stacks(plan: RecordingPlan, stacks: StackFiles) -> None:
+def _print_stacks(plan: RecordingPlan, stacks: StackFiles) -> None:
     from gpusight.units import format_bytes
 
     late = f", {stacks.late:,} of them late" if stacks.late else ""
     for path in stacks.paths:
-        _say(plan, f"wrote {path} ({format_bytes(path.stat().st_size)})")
+        _print_status(plan, f"wrote {path} ({format_bytes(path.stat().st_size)})")
     if stacks.paths:
-        _say(plan, f"{stacks.samples:,} samples of Python stacks{late}")
+        _print_status(plan, f"{stacks.samples:,} samples of Python stacks{late}")
     if stacks.lowest_hz is not None:
-        _say(plan, f"stacks: the rate fell to {stacks.lowest_hz:.0f} Hz to cost less")
+        _print_status(plan, f"stacks: the rate fell to {stacks.lowest_hz:.0f} Hz to cost less")
     for note in stacks.notes:
-        _say(plan, note)
+        _print_status(plan, note)
 
 
-def _next(done: Recording) -> str:
-    """Return the next command; without a GPU, torch records operators but no kernels."""
+def _next(done: Recording, *, all_ranks: bool = False) -> str:
+    """Return the next command: of several ranks, that for all of them.
+
+    Without a GPU, torch records operators but no kernels.
+    """
+    import re
     import shlex
 
     from gpusight.recording.choose_tool import has_gpu
@@ -419,10 +431,15 @@ def _next(done: Recording) -> str:
 
     command = "ops" if done.tool is Tool.TORCH and not has_gpu() else "diagnose"
     name = str(done.path)
+    if all_ranks and command == "diagnose":
+        # The names of all ranks differ in the number only; one report may have them all.
+        folder, _, file = name.rpartition("/")
+        pattern = re.sub(r"\.rank\d+", ".rank*", file, count=1)
+        name, command = f"{folder}/{pattern}" if folder else pattern, "ranks"
     return f"gpusight {command} {shlex.quote(f'./{name}' if name.startswith('-') else name)}"
 
 
-def _say(plan: RecordingPlan, text: str) -> None:
+def _print_status(plan: RecordingPlan, text: str) -> None:
     import sys
 
     from gpusight.cli.output import write_error
@@ -462,6 +479,6 @@ def _summarized(plan: RecordingPlan, done: Recording, target: str) -> bool:
     try:
         write_file(path, [json.dumps(document, indent=2) + "\n"])
     except GpusightError as error:
-        _say(plan, str(error))
+        _print_status(plan, str(error))
         return False
     return True

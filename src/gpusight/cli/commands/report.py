@@ -10,17 +10,21 @@ from gpusight.errors import DOCS_URL
 if TYPE_CHECKING:
     import argparse
 
+    from gpusight.trace.trace import Trace
+
 SUMMARY = "everything about a capture in one HTML file"
 DESCRIPTION = (
     "Write one self-contained HTML file that opens in any browser, offline: the step time and the "
     "plan of fixes, the ledger, the findings with evidence and code, kernels, ranges as a flame "
-    "chart, phases, copies, memory, Nsight Compute metrics, and limitations. It has the file name "
-    "of the capture, but no folder, host or user name. "
+    "chart, phases, copies, memory, Nsight Compute metrics, and limitations. A folder with the "
+    "captures of all ranks of a job adds the ranks: heat map, stragglers, clocks. It has the file "
+    "name of the capture, but no folder, host or user name. "
     f"Docs: {DOCS_URL}/report.md"
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight report run.nsys-rep -o report.html",
     "gpusight report run.nsys-rep kernels.ncu-rep -o report.html",
+    "gpusight report traces/ -o job.html",
     "gpusight report after.json.gz --compare before.json.gz -o report.html",
     "gpusight report report.ncu-rep --title 'Attention, version 3' > report.html",
 )
@@ -62,12 +66,17 @@ def run(args: argparse.Namespace) -> int:
     from gpusight.cli.capture_input import open_capture, progress, read_digests
     from gpusight.cli.output import emit
     from gpusight.comparison.inputs import side_inputs
+    from gpusight.open_job import is_job, open_job
 
-    _check_place(args)
+    _check_output(args)
     base_pace, pace = options.paces(args)
     base = read_digests(side_inputs(args.compare), args, base_pace) if args.compare else ()
     with progress(f"reading {Path(args.file[0]).name}", quiet=args.quiet):
-        traces = [open_capture(file, args, pace) for file in args.file]
+        if is_job(args.file):
+            traces: list[Trace] = [open_job(args.file, cache=not args.no_cache).trace]
+            traces[0].pace = pace
+        else:
+            traces = [open_capture(file, args, pace) for file in args.file]
         result = api.report(
             *traces,
             compare=base,
@@ -81,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_place(args: argparse.Namespace) -> None:
+def _check_output(args: argparse.Namespace) -> None:
     """Refuse an output file that cannot or must not be written, before reading."""
     import sys
     from pathlib import Path

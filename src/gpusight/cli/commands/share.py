@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     args.top = args.top or 0
     sections = {"categories": not args.check, "places": args.check} if is_read(args) else {}
     present(result, args, **sections)
-    _say_next(result.answer, args)
+    _print_next(result.answer, args)
     return EXIT_REMAINS if args.strict and (result.remains or result.suspects) else 0
 
 
@@ -100,16 +100,16 @@ def _shared(args: argparse.Namespace) -> ShareView:
     return api.share(args.file, output or None, hash_names=args.hash_names, salt=args.salt, to=form)
 
 
-def _say_next(shared: SharedCopy, args: argparse.Namespace) -> None:
+def _print_next(shared: SharedCopy, args: argparse.Namespace) -> None:
     """Print a summary and the next command below the tables."""
-    from gpusight.cli.output import chosen_format, look_of, write_out
+    from gpusight.cli.output import chosen_format, table_options, write_out
     from gpusight.render.cell_text import safe_text
     from gpusight.render.share_view import closing_sentences
     from gpusight.render.terminal_text import plain_lines, wrapped_lines
 
     if args.output or chosen_format(args) != "table":
         return
-    width = look_of(args).width
+    width = table_options(args).width
     lines = [line for text in closing_sentences(shared) for line in wrapped_lines(text, width, "")]
     write_out("\n" + plain_lines(lines))
     if not args.quiet:

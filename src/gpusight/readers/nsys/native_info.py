@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import polars as pl
 
+from gpusight.readers.nsys.raw_tables import ENVIRONMENT
 from gpusight.readers.protobuf_wire import (
     Message,
     WireError,
@@ -21,6 +22,7 @@ from gpusight.readers.protobuf_wire import (
     text,
     wrapped,
 )
+from gpusight.recording.debug_settings import debug_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -105,14 +107,23 @@ _NAMES = {
     611: "CudaDriverVersion",
 }
 
+_ENVIRONMENT = 610
+
 
 def system_env(system: Message) -> list[Row]:
-    """Return the rows of TARGET_INFO_SYSTEM_ENV that are decoded."""
+    """Return the rows of TARGET_INFO_SYSTEM_ENV that are decoded.
+
+    Of the environment, variables with debug settings are kept, if there are any.
+    """
     rows: list[Row] = []
     for machine in children(system, 1):
         owner = {"globalVid": integer(machine, 3), "devStateName": text(machine, 1)}
         for prop in children(child(machine, 2), 1):
             number = integer(prop, 1) or 0
+            kept = debug_variables(text(prop, 2) or "") if number == _ENVIRONMENT else {}
+            if kept:
+                value = ";".join(f"{name}={own}" for name, own in kept.items())
+                rows.append({**owner, "name": ENVIRONMENT, "nameEnum": number, "value": value})
             if number in _NAMES:
                 value = text(prop, 2) or ""
                 rows.append({**owner, "name": _NAMES[number], "nameEnum": number, "value": value})

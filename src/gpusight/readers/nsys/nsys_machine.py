@@ -9,6 +9,7 @@ import polars as pl
 from gpusight.readers.nsys import raw_tables
 from gpusight.readers.nsys.raw_tables import MISSING, RowFilter, process_of
 from gpusight.readers.tables import DEVICE_LIMITS, as_column, encode_names, file_name
+from gpusight.recording.debug_settings import debug_settings, debug_variables
 from gpusight.trace.schema import DEVICES
 from gpusight.trace.schema_columns import ColumnKind
 from gpusight.trace.trace import Meta
@@ -72,8 +73,10 @@ def meta(raw: RawTables, notes: list[str]) -> Meta:
         _facts(raw, "META_DATA_EXPORT", _EXPORT_FACTS)
         or _facts(raw, "EXPORT_META_DATA", _EXPORT_FACTS)
     )
-    rows = _facts(raw, "TARGET_INFO_SYSTEM_ENV", tuple(facts))
-    system = {facts[name]: value for name, value in rows if value}
+    rows = _facts(raw, "TARGET_INFO_SYSTEM_ENV", (*facts, raw_tables.ENVIRONMENT))
+    system = {facts[name]: value for name, value in rows if value and name in facts}
+    variables = ";".join(value for name, value in rows if name == raw_tables.ENVIRONMENT)
+    environ = debug_variables(variables)
     product, cuda = export.get("EXPORT_PRODUCT_NAME"), system.get("cuda_version")
     if cuda is not None and cuda.isdigit():
         cuda = f"{int(cuda) // 1000}.{int(cuda) % 1000 // 10}"
@@ -90,6 +93,7 @@ def meta(raw: RawTables, notes: list[str]) -> Meta:
         cuda_version=cuda,
         os=system.get("os"),
         cpu=system.get("cpu"),
+        debug_settings=tuple(f"{name}: {why}" for name, why in debug_settings(environ).items()),
         notes=(*raw.notes(), *notes),
     )
 

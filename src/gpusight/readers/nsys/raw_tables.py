@@ -214,13 +214,15 @@ THREE_BYTES = 1 << 24
 FOREVER = 1 << 60
 """No capture lasts this long: a later end marks a range that was never closed."""
 
-# TARGET_INFO_SYSTEM_ENV also holds the environment, host and user; only these rows are ever read.
+# TARGET_INFO_SYSTEM_ENV also holds host and user: only these rows and the next one are ever read.
 SYSTEM_FACTS = {
     "NvDriverVersion": "driver_version",
     "CudaDriverVersion": "cuda_version",
     "OsDescription": "os",
     "CpuDescription": "cpu",
 }
+ENVIRONMENT = "DeviceEnvironment"
+"""Variables as `NAME=value;NAME=value`; only settings for debugging are kept of them."""
 
 
 def process_of(global_id: pl.Series) -> pl.Series:

@@ -1,1 +1,1 @@
-"""Stacks of host threads: our own, folded lines and speedscope's JSON."""
+"""Stacks of other profilers (folded lines, speedscope) and those that `gpusight record` sampled."""

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from gpusight.naming.source_files import is_library_file
+from gpusight.naming.source_files import FRAMEWORKS, is_library_file
 from gpusight.readers.tables import as_table, concat_tables, shown_file
 from gpusight.recording.inside import stack_sampler as stacks
 from gpusight.trace.trace import Meta, Outline, TraceSource
@@ -308,6 +308,8 @@ def join_stacks(source: TraceSource, found: Sequence[SampledProcess]) -> JoinedS
         own = threads.filter(pl.col("process") == keys[0]).select("thread", "tid").unique("tid")
         known = taken.join(own, on="tid", how="inner", maintain_order="left")
         left_out += taken.height - known.height
+        if known.is_empty():
+            continue
         stacks_of, frames_of = _stacks(process, known, first_stack)
         first_stack += frames_of["stack"].n_unique()
         times = clock.times(known["time"].to_numpy())
@@ -375,7 +377,7 @@ def _check_run(
         raise ValueError("they are of other processes than the capture")
     begin_ns = meta.start_utc_ns
     if begin_ns is None:
-        raise ValueError("the capture has neither the id of its run nor its time")
+        raise ValueError("the capture has neither the session nor the time of its run")
     end_ns = begin_ns + (meta.duration_ns or 0)
     walls = [c.value for p in found for c in p.clocks if c.kind == "wall" and c.value is not None]
     if not walls or min(walls) > end_ns + _SLACK_NS or max(walls) < begin_ns - _SLACK_NS:
@@ -460,6 +462,10 @@ def _stacks(process: SampledProcess, taken: pl.DataFrame, first: int) -> tuple[I
     return of_sample.to_numpy(), frame
 
 
+def _is_library(file: str, module: str) -> bool:
+    return is_library_file(file) or module.partition(".")[0] in FRAMEWORKS
+
+
 def _frame_table(frames: _Frames) -> pl.DataFrame:
     """Return what is known about each frame."""
     files = [shown_file(file) or file for file, *_ in frames]
@@ -469,6 +475,8 @@ def _frame_table(frames: _Frames) -> pl.DataFrame:
         "function": pl.Series([name for _, name, _, _ in frames], dtype=pl.String),
         "module": pl.Series([module or None for _, _, module, _ in frames], dtype=pl.String),
         "kind": pl.Series(["python"] * len(frames), dtype=pl.String),
-        "is_library": pl.Series([is_library_file(file) for file, *_ in frames], dtype=pl.Boolean),
+        "is_library": pl.Series(
+            [_is_library(file, module) for file, _, module, _ in frames], dtype=pl.Boolean
+        ),
     }
     return pl.DataFrame(columns)

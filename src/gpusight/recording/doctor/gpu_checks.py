@@ -68,9 +68,9 @@ class InstalledHardware:
 
 def survey(machine: Machine) -> InstalledHardware:
     """List the GPUs of the machine; nothing is initialized in this process."""
-    answer = probe(machine, sys.executable, "ask_driver")
+    answer = probe(machine, sys.executable, "probe_driver")
     library = answer if isinstance(answer, dict) else {}
-    gpus, driver, complaint = _ask_smi(machine)
+    gpus, driver, complaint = _query_smi(machine)
     visible = tuple(
         InstalledGpu(str(d["name"]), (d["capability"][0], d["capability"][1]))
         for d in library.get("devices", ())
@@ -113,7 +113,7 @@ def last_line(ran: CommandResult | None) -> str:
     return lines[-1] if lines else f"it ended with code {ran.code}"
 
 
-def _ask_smi(machine: Machine) -> tuple[list[InstalledGpu], str | None, str]:
+def _query_smi(machine: Machine) -> tuple[list[InstalledGpu], str | None, str]:
     """Return the GPUs and the driver that nvidia-smi lists, and why it does not answer."""
     program = machine.which("nvidia-smi") or next(filter(machine.exists, _SMI_PATHS), None)
     if program is None:

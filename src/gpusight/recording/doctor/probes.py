@@ -24,7 +24,7 @@ _CAPABILITY_MINOR = 76
 _PACKAGES = ("torch", "nvtx")
 
 
-def ask_driver() -> dict[str, Any]:
+def probe_driver() -> dict[str, Any]:
     """Query the CUDA driver for its version and its GPUs, without a context."""
     for name in _DRIVER_LIBRARIES:
         try:
@@ -53,7 +53,7 @@ def _device(cuda: ctypes.CDLL, index: int) -> dict[str, Any]:
     return {"name": name.value.decode("utf-8", "replace"), "capability": capability}
 
 
-def ask_packages() -> dict[str, Any]:
+def probe_packages() -> dict[str, Any]:
     """Return the version of this Python and of the installed packages that matter."""
     packages: dict[str, str | None] = dict.fromkeys(_PACKAGES)
     for name in _PACKAGES:
@@ -64,7 +64,7 @@ def ask_packages() -> dict[str, Any]:
     return {"python": list(sys.version_info[:3]), "packages": packages}
 
 
-def ask_torch() -> dict[str, Any]:
+def probe_torch() -> dict[str, Any]:
     """Query PyTorch whether it sees a GPU and can profile it."""
     import torch
     import torch.profiler
@@ -79,7 +79,7 @@ def ask_torch() -> dict[str, Any]:
     }
 
 
-def ask_cupti() -> dict[str, Any]:
+def probe_cupti() -> dict[str, Any]:
     """Find the libcupti that a recorder would load in this Python, and try it.
 
     Only gpusight is imported from where this file lies, so that the libcupti is the program's.

@@ -192,7 +192,7 @@ def python_checks(
         raise UsageError(f"no Python at {python}", hint="--python takes the path of an interpreter")
     path = path or machine.which("python3") or sys.executable
     place = shown(machine, path)
-    answer = probe(machine, path, "ask_packages")
+    answer = probe(machine, path, "probe_packages")
     if not isinstance(answer, dict):
         yield MachineCheck(
             "python",
@@ -231,7 +231,7 @@ def _python_version(place: str, version: tuple[int, ...]) -> MachineCheck:
 
 
 def _cupti(machine: Machine, hardware: InstalledHardware, python: ProgramPython) -> MachineCheck:
-    answer = probe(machine, python.path, "ask_cupti")
+    answer = probe(machine, python.path, "probe_cupti")
     state = CheckState.LIMITED
     if not isinstance(answer, dict):
         text = f"search failed: {last_line(answer)}"
@@ -270,7 +270,7 @@ def _torch(machine: Machine, hardware: InstalledHardware, python: ProgramPython)
             (f"{python.place} -m pip install torch",),
             (CheckEffect(Tool.TORCH, Ability.NO, "torch is not installed"),),
         )
-    answer = probe(machine, python.path, "ask_torch", _TORCH_TIMEOUT_S)
+    answer = probe(machine, python.path, "probe_torch", _TORCH_TIMEOUT_S)
     if not isinstance(answer, dict):
         text = f"torch {python.packages['torch']} cannot be imported: {last_line(answer)}"
         effects = (CheckEffect(Tool.TORCH, Ability.NO, text),)

@@ -33,7 +33,7 @@ CUPTI = "cupti"
 PACE = "pace"
 """Nothing is recorded: steps are counted and timed, in a run without a profiler."""
 SURROUNDED = "surrounded"
-"""Another tool around us records everything or a part; stacks are sampled inside."""
+"""Another tool around us records everything, or what was requested; stacks are sampled inside."""
 
 
 @dataclass(frozen=True)

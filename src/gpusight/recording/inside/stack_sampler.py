@@ -1,7 +1,7 @@
 """Samples the Python stacks of this process from a thread of its own, and streams them to a file.
 
-Standard library only and nothing of gpusight: Python 3.8 and 3.9, which our recorders do not
-support, load this file alone. docs/formats.md describes the file.
+Standard library only, nothing of gpusight, and only what Python 3.8 can read. docs/formats.md
+describes the file.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _JITTER = 0.25
 _LOOK_AROUND = 8
 """One tick in so many looks whether another thread has begun to launch work."""
 _SHORT_WAIT_S = 0.0001
-"""How long we wait until Python requests the GIL from the program. Python's 5 ms are longer than
+"""How long we wait until Python requests the GIL from the program. Its own 5 ms are longer than
 most programs keep it, so samples would only be taken where they let go of it: at their waits."""
 _SET_TIMER_SLACK = 29
 _MAX_FRAMES, _MAX_NODES = 50_000, 100_000
@@ -240,7 +240,7 @@ def append_capture(path: str, capture: str) -> None:
 
 
 class SwitchInterval:
-    """Lets Python request the GIL soon, where ours is the only thread that waits for it.
+    """Has Python request the GIL soon, where ours is the only thread that waits for it.
 
     Threads of the program that share the GIL would change places more often as well, which costs
     time: where two or more of them run, the program's own interval stays.
@@ -537,10 +537,13 @@ class StackSampler:
         number = self._thread_numbers[ident] = self._next_thread
         self._next_thread += 1
         known = getattr(threading, "_active", {}).get(ident)  # enumerate() takes a lock
+        native = getattr(known, "native_id", None)
+        if ident == self._main and sys.platform == "linux":
+            native = os.getpid()  # after a fork, Python still has the one from before
         about = {
             "number": number,
             "ident": ident,
-            "native": getattr(known, "native_id", None),
+            "native": native,
             "name": getattr(known, "_name", None),
         }
         self._pending.append(json_chunk(THREAD, about))

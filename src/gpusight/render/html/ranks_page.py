@@ -95,6 +95,18 @@ def _numbers(job: JobRanks) -> list[tuple[str, str, str]]:
     return numbers
 
 
+def job_section(job: JobRanks) -> ReportSection:
+    """Write the verdict about all ranks as a section of a report; the rest of it is of one."""
+    body = render(
+        "ranks_job.html",
+        headline=ranks_view.headline(job),
+        numbers=_numbers(job),
+        alone="Findings, ledger and the sections after the ranks are of the process that "
+        "diagnose puts first.",
+    )
+    return ReportSection("job", "All ranks", body)
+
+
 def ranks_sections(job: JobRanks) -> Iterator[ReportSection]:
     """Give the sections about ranks, in the order in which they are read."""
     if job.slowdown is not None:

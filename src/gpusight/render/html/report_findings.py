@@ -87,8 +87,8 @@ def _plan_notes(diagnosis: TimelineDiagnosis) -> list[tuple[str, str]]:
     """Give what stands below the plan, as on the screen of `diagnose`, and where each leads."""
     needs = [("findings", text) for text in diagnosis_summary.needs_notes(diagnosis)]
     return needs + [
-        (_note_anchor(f), diagnosis_summary.beside_text(diagnosis, f, explained=True))
-        for f in diagnosis.beside_plan
+        (_note_anchor(f), diagnosis_summary.outside_plan_text(diagnosis, f, explained=True))
+        for f in diagnosis.outside_plan
     ]
 
 
@@ -150,7 +150,7 @@ def findings_section(diagnosis: TimelineDiagnosis | NotApplicable) -> ReportSect
     if isinstance(diagnosis, NotApplicable):
         return absent_section("findings", "What to fix", diagnosis, "Findings")
     plan = [_bounded(finding) for finding in diagnosis.plan[:_MAX_FINDINGS]]
-    beside = [_bounded(f) for f in diagnosis.beside_plan[: _MAX_FINDINGS - len(plan)]]
+    beside = [_bounded(f) for f in diagnosis.outside_plan[: _MAX_FINDINGS - len(plan)]]
     times = (
         ns for f, ns in zip(diagnosis.findings, diagnosis.plan_step_ns, strict=True) if f.in_plan
     )
@@ -163,7 +163,7 @@ def findings_section(diagnosis: TimelineDiagnosis | NotApplicable) -> ReportSect
         verdict=diagnosis_summary.timeline_verdict(diagnosis),
         findings=list(zip(plan, times, speedups, strict=False)),
         beside=[
-            (f, _note_anchor(f), diagnosis_summary.beside_text(diagnosis, f, explained=True))
+            (f, _note_anchor(f), diagnosis_summary.outside_plan_text(diagnosis, f, explained=True))
             for f in beside
         ],
         unit="/step" if diagnosis.steps else "",

@@ -16,6 +16,7 @@ from gpusight.render.html.html_templates import (
     render,
     shown_columns,
 )
+from gpusight.render.html.ranks_page import job_section, ranks_sections
 from gpusight.render.html.report_assets import asset_text, report_styles
 from gpusight.render.html.report_charts import (
     memory_section,
@@ -129,6 +130,9 @@ def _sections(report: Report) -> Iterator[ReportSection | None]:
     """Give the sections in the order in which they are read."""
     program = report.program
     yield comparison_section(report.comparison)
+    if report.ranks is not None:
+        yield job_section(report.ranks)
+        yield from ranks_sections(report.ranks)
     if program is not None:
         yield ledger_section(program.ledger, evaluated_gpu(program))
         yield findings_section(program.diagnosis)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.analysis.counters.kernel_limiter import held_by_memory, waits_left
+from gpusight.analysis.counters.kernel_limiter import is_limited_by_memory, waits_left
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.patterns.access_pattern import RANDOM, overflows_l2, reads_at_random
 from gpusight.rules.patterns.kernel_speedup import is_worth, limit_sentence, time_left
@@ -78,7 +78,7 @@ cudaAccessPolicyWindow window = {};  // cudaStreamSetAttribute(...)
 
     def check(self, launch: ProfiledLaunch) -> RuleVerdict:
         """Check whether reads that could hit L2 go to DRAM, and limit the launch."""
-        if not held_by_memory(launch):
+        if not is_limited_by_memory(launch):
             return CLEAN
         hits = launch.known(q.L2_READ_HITS)
         accessible = launch.get(q.ACCESSIBLE)

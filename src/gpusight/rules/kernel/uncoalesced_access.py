@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.analysis.counters.kernel_limiter import held_by_memory, waits_left
+from gpusight.analysis.counters.kernel_limiter import is_limited_by_memory, waits_left
 from gpusight.analysis.counters.profiled_launch import SECTOR_BYTES, WARP, shares
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.patterns.access_pattern import (
@@ -183,7 +183,7 @@ def _waits_left(launch: ProfiledLaunch, kept: float) -> float | None:
     # The fewest loads that can have moved the sectors: one for each thread of a warp.
     min_loads = None if moved is None else moved / WARP
     cycles = load_cycles(launch, launch.get(q.LOAD_REQUESTS) or min_loads)
-    under_way = LOADS_IN_FLIGHT.value if held_by_memory(launch) else 1.0
+    under_way = LOADS_IN_FLIGHT.value if is_limited_by_memory(launch) else 1.0
     fastest = 0.0 if not cycles else min(1.0, UNLOADED_CYCLES.value / under_way / cycles)
     removed = dict.fromkeys(SHARED_WAITS, 1.0 - kept) | dict.fromkeys(QUEUES, 1.0)
     return waits_left(launch, removed | {"long_scoreboard": 1.0 - max(kept, fastest)})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.analysis.counters.kernel_limiter import SATURATED, held_by_memory
+from gpusight.analysis.counters.kernel_limiter import SATURATED, is_limited_by_memory
 from gpusight.rules.rule import Threshold
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def reads_at_random(launch: ProfiledLaunch) -> bool:
     if l2_hits is None or l1_hits is None or (waste(launch) or 0.0) < MIN_WASTED_SECTORS.value:
         return False
     return (
-        held_by_memory(launch)
+        is_limited_by_memory(launch)
         and l2_hits <= MAX_RANDOM_L2_HITS.value
         and l1_hits <= MAX_RANDOM_L1_HITS.value
         and launch.busy.get("dram", 1.0) <= MIN_SEQUENTIAL_DRAM_SHARE.value

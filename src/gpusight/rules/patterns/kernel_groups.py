@@ -150,7 +150,9 @@ def total_ns(rows: pl.DataFrame) -> int:
     return int(rows["duration_ns"].sum())
 
 
-def time_seen(context: RuleContext, rows: pl.DataFrame, metric: str) -> tuple[Evidence, Evidence]:
+def time_evidence(
+    context: RuleContext, rows: pl.DataFrame, metric: str
+) -> tuple[Evidence, Evidence]:
     """Return the time of kernels per step, and its share of kernel time."""
     ns = total_ns(rows)
     return (
@@ -332,7 +334,7 @@ class LaunchRepetition:
     """Share of steps with the same sequence of kernels; None with fewer than two steps."""
 
     @property
-    def worth_it(self) -> bool:
+    def repeats_enough(self) -> bool:
         """Whether enough kernels repeat for a graph."""
         return self.repeated >= MIN_REPEATED_SHARE.value
 

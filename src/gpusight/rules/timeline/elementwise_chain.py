@@ -25,7 +25,7 @@ from gpusight.rules.patterns.kernel_groups import (
     locations_of,
     main_source_phrase,
     marked_work,
-    time_seen,
+    time_evidence,
     total_ns,
 )
 from gpusight.rules.rule import CLEAN, FindingLocation, RuleMatch, Threshold, TimelineRule
@@ -154,7 +154,7 @@ def _match(context: RuleContext, chain: Ints) -> RuleMatch:
         evidence=(
             context.evidence("chains", chains, "", "Chains"),
             context.evidence("kernels", rows.height, "", "Kernels in chains"),
-            *time_seen(context, rows, "chain_ns"),
+            *time_evidence(context, rows, "chain_ns"),
         ),
         confidence=Confidence.MEDIUM,
         confidence_reason="kernels and launches were measured; assumes that they depend on each "

@@ -12,7 +12,7 @@ from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import summed_locations
 from gpusight.rules.frameworks import Framework
-from gpusight.rules.locations import one_stretch
+from gpusight.rules.locations import single_span
 from gpusight.rules.patterns.host_gaps import busy_share, host_unknown, launching_thread
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, coverage
@@ -139,7 +139,7 @@ sys.setswitchinterval(0.0005)                                # or: shorter waits
             return super().locate(context, finding)
         waits = lock_waits(context).sort("duration_ns", descending=True).head(_MAX_LOCATED)
         spans = waits.select("start_ns", "end_ns").iter_rows()
-        return pl.concat([one_stretch(start, end, "wait for the GIL") for start, end in spans])
+        return pl.concat([single_span(start, end, "wait for the GIL") for start, end in spans])
 
 
 def is_python(context: RuleContext) -> bool:

@@ -118,7 +118,7 @@ for batch, labels in loader:
         alike = repeats.repeated if repeats.alike is None else repeats.alike
         if repeats.kernels < MIN_LAUNCHES_PER_STEP.value * context.per_step:
             return CLEAN
-        if not repeats.worth_it or alike < MIN_EQUAL_STEPS.value:
+        if not repeats.repeats_enough or alike < MIN_EQUAL_STEPS.value:
             return CLEAN
         rows = context.kernels.filter(~pl.col("in_graph"))
         median_ns = float(rows["duration_ns"].median() or 0.0)  # type: ignore[arg-type]

@@ -199,7 +199,7 @@ end
         calls = calls.with_columns(pl.Series("host_ns", _host_ns(context, calls, stalled)))
         launch_ns = float(calls["host_ns"].sum()) / max(1, calls.height)
         most_ns = (MAX_FEW_LAUNCH_NS if few else MAX_LAUNCH_NS).value
-        if launch_ns > most_ns or not (repeats.worth_it or context.steps > 1):
+        if launch_ns > most_ns or not (repeats.repeats_enough or context.steps > 1):
             return CLEAN
         places = called_from(context, calls, "host_ns")
         where = largest(places["range"], places["operator"], places["site"])
@@ -307,7 +307,7 @@ def _evidence(
 
 def _confidence(repeats: LaunchRepetition, *, same: bool) -> tuple[Confidence, str]:
     """Rate how far a graph can replace the launches as in the replay."""
-    if not repeats.worth_it:
+    if not repeats.repeats_enough:
         few = "the estimate assumes as few launches as with graphs"
         return Confidence.LOW, f"few kernels repeat, so that no graph fits: {few}"
     if not same:

@@ -12,7 +12,7 @@ from gpusight.analysis.memory.device_memory import DeviceMemories, slope
 from gpusight.analysis.selection import EVERYTHING
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import MAX_LOCATIONS_SHOWN, is_training
-from gpusight.rules.locations import one_stretch
+from gpusight.rules.locations import single_span
 from gpusight.rules.rule import (
     CLEAN,
     FindingLocation,
@@ -107,7 +107,7 @@ torch.cuda.memory._dump_snapshot("memory.pickle")
         """Show all steps: memory rises from one to the next."""
         focus = context.focus
         name = f"memory over {len(focus.steps)} steps,"
-        return one_stretch(focus.start_ns, focus.end_ns, name)
+        return single_span(focus.start_ns, focus.end_ns, name)
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def _estimated(context: RuleContext, recorded_ns: int, estimate: EstimatedOverhe
     events = recorded_events(context.schedule, estimate.weights)
 
     def without(overhead: Overhead) -> Change:
-        return lambda program: overhead.taken_off(program, events)
+        return lambda program: overhead.removed_from(program, events)
 
     estimate = estimate.limited(lambda overhead: context.replay.run(without(overhead)).total_ns)
     unchanged_ns = context.replay.unchanged.total_ns

@@ -14,7 +14,7 @@ from gpusight.analysis.ledger.device_ledger import account
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import largest, summed_locations
-from gpusight.rules.locations import host_events, one_stretch
+from gpusight.rules.locations import host_events, single_span
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals
 from gpusight.units import format_share, format_time
@@ -154,7 +154,7 @@ gpusight record --delay 5 -- ./program         # record without the start
         """Find the start, the end, and the calls that the finding names."""
         spans = _spans(context)
         parts = [
-            one_stretch(first, last, name)
+            single_span(first, last, name)
             for first, last, name in (
                 (spans.start_ns, spans.window_ns, "program start,"),
                 (spans.last_ns, spans.end_ns, "program end,"),

@@ -24,7 +24,7 @@ from gpusight.rules.patterns.kernel_groups import (
     locations_of,
     main_source_phrase,
     marked_work,
-    time_seen,
+    time_evidence,
     total_ns,
 )
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
@@ -125,7 +125,7 @@ def update(params, grads, state):
             evidence=(
                 context.evidence("optimizer_kernels", rows.height, "", "Optimizer kernels"),
                 Evidence("kernels_fused", fused, "", "Kernels per fused optimizer step, about"),
-                *time_seen(context, rows, "optimizer_ns"),
+                *time_evidence(context, rows, "optimizer_ns"),
             ),
             confidence=Confidence.MEDIUM,
             confidence_reason="kernels and launches were measured; the time of the fused kernel is "

@@ -13,7 +13,7 @@ from gpusight.analysis.steps.program_start import PREPARES, find_start
 from gpusight.analysis.steps.step_list import called
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import largest, summed_locations
-from gpusight.rules.locations import host_events, one_stretch, steps_named
+from gpusight.rules.locations import host_events, single_span, steps_named
 from gpusight.rules.rule import (
     CLEAN,
     FindingLocation,
@@ -126,7 +126,7 @@ gpusight diagnose FILE --steps 3:              # or --window 2s-
         if steps.height or not focus.before_ns:
             return steps
         window = (focus.start_ns - focus.before_ns, focus.start_ns)
-        before = one_stretch(*window, "program start,")
+        before = single_span(*window, "program start,")
         return pl.concat([before, host_events(context, finding.where, window)])
 
 
