@@ -71,9 +71,14 @@ def named(
     half = length // 2
     names = [w.name for w in where if w.kind in kinds][:most]
     *others, last = [
-        f"`{n if len(n) <= length else f'{n[:half]}…{n[1 - half :]}'}`" for n in names
+        quoted_name(n if len(n) <= length else f"{n[:half]}…{n[1 - half :]}") for n in names
     ] or [""]
     return f"{', '.join(others)} and {last}" if others else last
+
+
+def quoted_name(name: str) -> str:
+    """Quote a name of a capture; a backtick in it would end the quotation."""
+    return "`" + name.replace("`", "'") + "`"
 
 
 def largest(*groups: list[FindingLocation]) -> tuple[FindingLocation, ...]:

@@ -15,7 +15,7 @@ from gpusight.analysis.replay.changes import fuse, set_duration
 from gpusight.analysis.replay.simulation import CallWait, marked, put
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Evidence
-from gpusight.rules.formatting import called_from, largest, summed_locations
+from gpusight.rules.formatting import called_from, largest, quoted_name, summed_locations
 from gpusight.rules.rule import RuleNotApplicable, Threshold
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def main_source_phrase(context: RuleContext, rows: pl.DataFrame) -> str:
     for kind in ("range", "module", "operator", "site"):
         for source in sources[kind][:1]:
             if (source.ns or 0) * 2 >= total_ns(rows):
-                return f" in `{source.name}`"
+                return f" in {quoted_name(source.name)}"
     return ""
 
 

@@ -13,6 +13,7 @@ from gpusight.analysis.hotspots.stack_times import idle_stacks, launch_stacks
 from gpusight.analysis.ledger.device_ledger import account
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import StackLine
+from gpusight.rules.formatting import quoted_name
 from gpusight.rules.rule import FindingLocation
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def title_with_line(title: str, lines: tuple[StackLine, ...]) -> str:
     line = leading_line(lines)
     if line is None:
         return title
-    place = f" (`{line.text}`)"
+    place = f" ({quoted_name(line.text)})"
     named = _NAMED.sub(lambda _: place, title, count=1)
     if named != title:
         return named
@@ -137,5 +138,7 @@ def code_with_line(code: str, lines: tuple[StackLine, ...], comment: str) -> str
 
 def fix_with_lines(fix: str, lines: tuple[StackLine, ...]) -> str:
     """Name the lines at the end of the advice."""
-    shown = [f"`{line.text}` ({line.share:.0%})" for line in lines[:3] if line.share >= 0.1]
+    shown = [
+        f"{quoted_name(line.text)} ({line.share:.0%})" for line in lines[:3] if line.share >= 0.1
+    ]
     return f"{fix} Lines: {', '.join(shown)}." if shown else fix

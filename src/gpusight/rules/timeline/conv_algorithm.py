@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import summed_locations, title_share
+from gpusight.rules.formatting import quoted_name, summed_locations, title_share
 from gpusight.rules.locations import each_op
 from gpusight.rules.patterns.fp32_gemms import MIN_TENSOR_CORE_SHARE, slow_convolutions
 from gpusight.rules.patterns.kernel_groups import (
@@ -95,7 +95,9 @@ cudnnSetConvolutionMathType(conv, CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
             return CLEAN
         share = total_ns(rows) / kernel_ns(context)
         convolutions = context.kernels.filter(pl.col("category") == "convolution")
-        names = ", ".join(f"`{w.name}`" for w in summed_locations(rows, "kernel", "label")[:3])
+        names = ", ".join(
+            quoted_name(w.name) for w in summed_locations(rows, "kernel", "label")[:3]
+        )
         time = context.time_per_step(total_ns(rows))
         way = context.framework.choose(
             torch="Set torch.backends.cudnn.benchmark = True for fixed shapes. Use channels_last, "

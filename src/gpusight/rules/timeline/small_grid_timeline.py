@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import library_kernels, summed_locations, title_share
+from gpusight.rules.formatting import library_kernels, quoted_name, summed_locations, title_share
 from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns.fusable_kernels import parts_of
@@ -132,7 +132,9 @@ kernel[blocks, threads](x)
             return CLEAN
         share = total_ns(rows) / kernel_ns(context)
         blocks = round(float(np.median(rows["blocks"].to_numpy())))
-        names = ", ".join(f"`{w.name}`" for w in summed_locations(rows, "kernel", "label")[:3])
+        names = ", ".join(
+            quoted_name(w.name) for w in summed_locations(rows, "kernel", "label")[:3]
+        )
         time = context.time_per_step(total_ns(rows))
         is_amd = context.gpu is not None and context.gpu.vendor == "AMD"
         kind = "compute units" if is_amd else "SMs"

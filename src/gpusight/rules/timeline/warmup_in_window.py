@@ -12,7 +12,7 @@ from gpusight.analysis.steps import program_start
 from gpusight.analysis.steps.program_start import PREPARES, find_start
 from gpusight.analysis.steps.step_list import called
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import largest, summed_locations
+from gpusight.rules.formatting import largest, quoted_name, summed_locations
 from gpusight.rules.locations import host_events, single_span, steps_named
 from gpusight.rules.rule import (
     CLEAN,
@@ -176,7 +176,7 @@ def _match(
 ) -> RuleMatch:
     first_ns = float(step_ns.mean())
     first = "first step" if len(steps) == 1 else f"mean of first {len(steps)} steps"
-    names = ", ".join(f"`{called(step)}`" for step in steps[:3])
+    names = ", ".join(quoted_name(called(step)) for step in steps[:3])
     what = "Capture is mostly warm-up" if recoverable_ns is None else "Warm-up in the window"
     return RuleMatch(
         title=f"{what}: {first} {format_time(first_ns, digits=3)}, "
