@@ -13,9 +13,11 @@ from gpusight.recording.inside.stack_sampler import (
     MAGIC,
     PROCESS,
     RATE,
+    SUFFIX,
     json_chunk,
     processes,
 )
+from gpusight.sniff import STACKS_SUFFIX
 
 
 def part(folder: Path, pid: int, parent: int = 1, capture: str | None = None) -> Path:
@@ -76,3 +78,7 @@ def test_what_was_hardly_begun_is_removed(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "run.stacks-s-1.part").write_bytes(data)
     assert collect_stacks(tmp_path / "run", "s", [tmp_path / "run.a"]).paths == ()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_readers_look_where_the_recorder_writes() -> None:
+    assert SUFFIX == STACKS_SUFFIX

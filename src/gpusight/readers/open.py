@@ -16,8 +16,6 @@ from gpusight.readers.column_cache import CachedSource
 from gpusight.readers.file_blocks import BLOCK_BYTES, FileBlocks, head_of
 from gpusight.readers.guarded_source import GuardedSource, capture_identity, file_status, reading
 from gpusight.readers.stacks.imported_stacks import is_folded, is_speedscope
-from gpusight.recording.collect_stacks import stacks_path
-from gpusight.recording.inside.stack_sampler import MAGIC
 from gpusight.sniff import (
     ARROW_STREAM,
     BOM,
@@ -30,6 +28,7 @@ from gpusight.sniff import (
     NSYS_REPORT,
     PICKLE,
     SQLITE,
+    STACKS_SUFFIX,
     XZ,
     ZSTANDARD,
     contains_pattern,
@@ -104,6 +103,11 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
 
 def _with_stacks(source: TraceSource, capture: Path) -> TraceSource:
     """Add the stacks that the recorder sampled, where they are next to the capture."""
+    if not capture.with_name(capture.name + STACKS_SUFFIX).is_file():
+        return source
+    from gpusight.recording.collect_stacks import stacks_path
+    from gpusight.recording.inside.stack_sampler import MAGIC
+
     path = stacks_path(capture)
     try:
         with path.open("rb") as file:
