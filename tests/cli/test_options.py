@@ -166,6 +166,7 @@ UNDRAWN = {
     "diagnose": ["diagnose", TOTALS],
     "compare": ["compare", TOTALS, TOTALS],
     "ranks": ["ranks", TOTALS],
+    "hotspots": ["hotspots", TOTALS],
 }
 
 

@@ -62,6 +62,7 @@ frobnicate {NSYS}
 info missing.sqlite
 info out
 completion bash
+mcp nothing
 completion zsh
 completion fish
 help kernels
@@ -337,6 +338,7 @@ gs.gate("{NSYS}", baseline="{NSYS}", limits=dict(step_time="+3%"))
 gs.drill("{RESNET}", reports=["measured.csv"])
 gs.ranks("{NSYS}")
 gs.rank_digest("{NSYS}", "out/a.ranks"), gs.ranks("out/a.ranks")
+gs.ranks_whatif("{NSYS}")
 gs.whatif("{NSYS}", graph=True)
 gs.whatif("{NSYS}", speedup=dict(matmul=4), precision="bf16")
 gs.sql("{NSYS}", "select count(*) n from kernels")

@@ -878,7 +878,7 @@ sys.exit(3)
 @pytest.mark.oracle
 def test_the_real_nsys_records_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUSIGHT_NSYS", tool("nsys", "nsys/target-linux-x64/nsys"))
-    done = gs.record([PYTHON, script(NVTX)], output="real")
+    done = gs.record([PYTHON, script(NVTX)], output="real", whole=True)
     assert done.exit_code == 3
     assert done.paths == (Path("real.nsys-rep"),)
     names = sorted(gs.ranges(done.path).frame["name"].cast(str))
@@ -904,7 +904,7 @@ def test_the_real_nsys_keeps_its_report_when_we_are_signalled(
     text = "import time\nopen('up', 'w').close()\ntime.sleep(60)"
     source = str(Path(gs.__file__).parents[1])
     running = subprocess.Popen(
-        [*GPUSIGHT, "record", "-o", "real", PYTHON, script(text)],
+        [*GPUSIGHT, "record", "--whole", "-o", "real", PYTHON, script(text)],
         env={**os.environ, "PYTHONPATH": source},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

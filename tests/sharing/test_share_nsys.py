@@ -204,7 +204,7 @@ def test_copies_with_hashed_names_give_the_same_numbers(capture: Path, tmp_path:
 def test_a_copy_has_nothing_more_to_lose(tiny_copy: Path, tmp_path: Path) -> None:
     leaks = check(tiny_copy, options_of()).leaks
     removed = {leak.category for leak in leaks if leak.treatment is Treatment.REMOVED}
-    assert removed <= {Category.PROCESSES, Category.THREAD_NAMES}  # `process 1`, `thread`
+    assert removed <= {Category.PROCESSES, Category.THREAD_NAMES}  # `python 1`, `thread`
     again = _copy(tiny_copy, tmp_path / "again.sqlite")
     assert _ask("summary", again) == _ask("summary", tiny_copy)
 
@@ -230,7 +230,7 @@ def test_numbers_of_processes_and_threads_are_replaced_in_their_order(tiny_copy:
 def test_processes_without_events_are_left_out(tmp_path: Path) -> None:
     capture = DATA / "dataload.sqlite"
     copy = open_trace(_copy(capture, tmp_path / "c.sqlite"), cache=False)
-    assert copy.table("processes", ["name"])["name"].cast(pl.String).to_list() == ["process 1"]
+    assert copy.table("processes", ["name"])["name"].cast(pl.String).to_list() == ["python 1"]
     assert open_trace(capture, cache=False).table("processes", ["pid"]).height > 1
 
 

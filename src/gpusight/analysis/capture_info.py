@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.analysis.aggregates import table_of
-from gpusight.analysis.hotspots.host_stacks import SOURCES, stack_sources
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.steps.step_list import known_pace
 from gpusight.hardware.gpu_lookup import listed_gpu, table_name
@@ -134,6 +133,8 @@ def _pace_fact(trace: Trace) -> Fact:
 
 def _stacks_fact(trace: Trace) -> Fact:
     """Name what recorded stacks of host threads."""
+    from gpusight.analysis.hotspots.host_stacks import SOURCES, stack_sources
+
     sources = [SOURCES[source] for source in stack_sources(trace)]
     return Fact("stacks", "Stacks", ", ".join(sources) or None, Fmt.TEXT, "Stacks of the host")
 

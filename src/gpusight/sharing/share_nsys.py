@@ -68,6 +68,8 @@ _SETTING = re.compile(r"Has|Supports?|Is[A-Z]|Cpu|Linux|Software|Kernel|Export|E
 """Capabilities of nsys, versions and sizes: they identify nobody."""
 _ENVIRONMENT = re.compile(r"(?:^|[\0;\n])[A-Za-z_][A-Za-z0-9_]{0,80}=")
 _ENTRIES = re.compile(r"[\0;\n]")
+_PYTHON = r"(?:^|/)python[\d.]{0,6}$"
+"""Names of interpreters: advice depends on the language of the program."""
 
 
 def category_of(name: str) -> Category | None:
@@ -147,16 +149,18 @@ class MachineTables:
         return rows.with_columns(times, messages)
 
     def _processes(self) -> pl.DataFrame:
-        """Keep processes that have events, each called by its number."""
+        """Keep processes that have events, each called by its number, and whether it is Python."""
         rows = _read_table(self._raw, "PROCESSES", {"globalPid": pl.Int64, "name": pl.String})
         for name in rows.get_column("name").unique().drop_nulls().to_list():
             self.hide(Category.PROCESSES, "PROCESSES.name", name)
         used = rows.filter(self._survey.own(rows.get_column("globalPid")))
         ids = self._survey.renumbered(used.get_column("globalPid"))
-        used = pl.DataFrame({"globalPid": ids}).with_columns(
+        used = used.with_columns(globalPid=ids).with_columns(
             pid=pl.col("globalPid") // (1 << 24) % (1 << 24)
         )
-        return used.with_columns(name=pl.format("process {}", "pid"))
+        is_python = pl.col("name").str.contains(_PYTHON).fill_null(value=False)
+        kind = pl.when(is_python).then(pl.lit("python")).otherwise(pl.lit("process"))
+        return used.with_columns(name=pl.format("{} {}", kind, "pid"))
 
     def thread_names(self) -> list[int]:
         """Return the ids of the texts that name threads; they are counted as such."""

@@ -351,6 +351,8 @@ OF_OTHERS = {
     "python_calls",
     "rule_results",
     "source_files",
+    "stack_frames",
+    "stack_samples",
 }
 """Tables that no capture of nsys fills."""
 

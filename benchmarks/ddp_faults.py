@@ -1,7 +1,7 @@
 """Data-parallel training on one GPU, with a planted straggler; gloo connects the processes.
 
-    python benchmarks/programs/ddp_faults.py traces/            # 42 faults and 14 balanced jobs
-    python benchmarks/programs/ddp_faults.py traces/ --jobs 2   # the first two only
+    python benchmarks/ddp_faults.py traces/            # 42 faults and 14 balanced jobs
+    python benchmarks/ddp_faults.py traces/ --jobs 2   # the first two only
     python -m benchmarks.rank_faults --recorded traces/         # scores them
 
 Each job is a folder FAULT-RANK-NUMBER of torch.profiler traces. All processes share the GPU, so its
