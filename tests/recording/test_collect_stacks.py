@@ -82,3 +82,15 @@ def test_what_was_hardly_begun_is_removed(data: bytes, tmp_path: Path) -> None:
 
 def test_readers_look_where_the_recorder_writes() -> None:
     assert SUFFIX == STACKS_SUFFIX
+
+
+def test_samples_that_cannot_be_written_are_kept(tmp_path: Path) -> None:
+    capture = tmp_path / "run.nsys-rep"
+    capture.touch()
+    stacks_path(capture).write_text("somebody's notes")
+    process = part(tmp_path, 7)
+    done = collect_stacks(tmp_path / "run", "s", [capture])
+    assert process.exists()
+    assert stacks_path(capture).read_text() == "somebody's notes"
+    assert process.name in done.notes[0]
+    assert not done.paths

@@ -87,6 +87,7 @@ TOOLS: dict[str, AgentTool] = {
                 "report": {"type": "string"},
                 "steps": _STEPS,
                 "process": _PROCESS,
+                "cursor": _CURSOR,
             },
             ("capture", "id"),
         ),

@@ -150,7 +150,7 @@ def explain(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
         return _explain_entry(workspace, given, which)
     table, _, row = which.partition(":")
     if row.isdigit():
-        return _explain_event(workspace, given["capture"], table, int(row))
+        return _explain_event(workspace, given, table, int(row))
     return _explain_finding(workspace, given, which)
 
 
@@ -192,7 +192,8 @@ def _explain_finding(workspace: Workspace, given: Mapping[str, Any], which: str)
         "verify": _verification(path, is_report="label" in document),
     }
     answer = without_empty(answer)
-    return page(answer, "locations", _locations(workspace, given, view, finding["rule"]))
+    locations = _locations(workspace, given, view, finding["rule"])
+    return page(answer, "locations", locations, first_row(given))
 
 
 def _verification(path: str, *, is_report: bool) -> str:
@@ -246,14 +247,17 @@ def _explain_entry(workspace: Workspace, given: Mapping[str, Any], which: str) -
         )
         for row in parts.frame.iter_rows(named=True)
     ]
-    return page(answer, "parts", rows)
+    return page(answer, "parts", rows, first_row(given))
 
 
-def _explain_event(workspace: Workspace, capture: str, table: str, row: int) -> ToolAnswer:
+def _explain_event(
+    workspace: Workspace, given: Mapping[str, Any], table: str, row: int
+) -> ToolAnswer:
     """Give all that is known of one event of the timeline."""
     from gpusight.render.cell_text import show
     from gpusight.viewer.event_details import event_details
 
+    capture = given["capture"]
     trace = workspace.trace(capture)
     event = event_details(trace, table, row)
     start_ns, end_ns = trace.table(table, ["start_ns", "end_ns"]).row(row)
@@ -273,4 +277,4 @@ def _explain_event(workspace: Workspace, capture: str, table: str, row: int) -> 
         f"address #c=0&t={start_ns - around}-{end_ns + around}&e={table}:{row}",
     }
     links = [{"relation": link.relation, "id": f"{link.table}:{link.row}"} for link in event.links]
-    return page(answer, "related", links)
+    return page(answer, "related", links, first_row(given))

@@ -45,7 +45,6 @@ class _Part:
     data: bytes
     pid: int
     parent: int
-    is_fork: bool
     capture: str | None
     end: dict[str, Any]
     lowest_hz: float | None
@@ -66,7 +65,6 @@ class _Part:
             data,
             about["pid"],
             about["parent"],
-            about["is_fork"],
             captures[-1] if captures else None,
             ends[-1] if ends else {},
             min(rates, default=None),
@@ -92,13 +90,17 @@ def collect_stacks(base: Path, session: str, captures: Sequence[Path]) -> StackF
         if capture is not None:
             by_capture.setdefault(capture, []).append(part)
     paths, notes = [], []
+    unwritten: set[Path] = set()
     for capture, own in by_capture.items():
         try:
             paths.append(_write(capture, own))
         except GpusightError as error:  # noqa: PERF203 - the capture is there all the same
-            notes.append(f"stacks were not written: {error}")
+            unwritten.update(part.path for part in own)
+            kept_in = ", ".join(part.path.name for part in own)
+            notes.append(f"stacks were not written: {error}; the samples are in {kept_in}")
     for path in names:
-        path.unlink(missing_ok=True)
+        if path not in unwritten:
+            path.unlink(missing_ok=True)
     kept = [part for own in by_capture.values() for part in own]
     return StackFiles(
         tuple(paths),
@@ -110,7 +112,7 @@ def collect_stacks(base: Path, session: str, captures: Sequence[Path]) -> StackF
 
 
 def _capture_of(part: _Part, parts: Sequence[_Part], captures: Sequence[Path]) -> Path | None:
-    """Find the capture of a process: its own, or that of the process it was forked from."""
+    """Find the capture of a process: its own, or that of the nearest process it descends from."""
     seen = set()
     by_pid = {other.pid: other for other in parts}
     process: _Part | None = part

@@ -169,6 +169,11 @@ def test_host_time_alone() -> None:
     assert "GPU" not in repr(result).splitlines()[1]
 
 
+def test_an_unknown_measure_is_refused() -> None:
+    with pytest.raises(gs.GpusightError, match="cannot show 'nonsense'"):
+        gs.hotspots(loader_trace(), of="nonsense")
+
+
 def test_an_unknown_group_is_refused() -> None:
     with pytest.raises(gs.GpusightError, match="cannot sum by 'colour'"):
         gs.hotspots(loader_trace(), by="colour")

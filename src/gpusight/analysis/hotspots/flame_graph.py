@@ -6,20 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from gpusight.analysis.hotspots.stack_times import MEASURES
 from gpusight.errors import UsageError
 
 if TYPE_CHECKING:
     from gpusight.analysis.hotspots.stack_times import Hotspots
-
-
-MEASURES = {
-    "idle": ("GPU idle time", "ns"),
-    "gpu": ("GPU time", "ns"),
-    "host": ("Host time", "ns"),
-    "launches": ("GPU activities launched", "count"),
-    "memory": ("Device memory allocated", "bytes"),
-}
-"""What a flame graph can show: its title and unit."""
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,14 @@ if TYPE_CHECKING:
 
 
 COMMAND = "hotspots"
+MEASURES = {
+    "idle": ("GPU idle time", "ns"),
+    "gpu": ("GPU time", "ns"),
+    "host": ("Host time", "ns"),
+    "launches": ("GPU activities launched", "count"),
+    "memory": ("Device memory allocated", "bytes"),
+}
+"""What a flame graph can show: its title and unit."""
 GROUPS = ("line", "function", "module", "package", "stack", "range")
 """What time can be summed by; `stack` and `range` are trees, the last one of NVTX ranges."""
 NO_STACK = "(no stack)"
@@ -303,13 +311,15 @@ def hotspots(
     """Sum idle GPU time, GPU time and host time by line of code."""
     if by not in GROUPS:
         raise UsageError(f"cannot sum by {by!r}", hint=f"by is one of: {', '.join(GROUPS)}")
+    if of not in MEASURES:
+        raise UsageError(f"cannot show {of!r}", hint=f"of is one of: {', '.join(MEASURES)}")
     stacks = range_stacks(trace) if by == "range" else host_stacks(trace)
     if stacks is None and by == "range":
         return NotApplicable(COMMAND, "the capture has no ranges", advice_for(trace.meta).ranges)
     if stacks is None:
         return without_stacks()
     if not any(trace.has(table) for table in GPU_WORK):
-        return _host_only(trace, stacks, by=by, all_frames=all_frames)
+        return _host_only(trace, stacks, by=by, of=of, all_frames=all_frames)
     chosen = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(chosen, NotApplicable):
         return replace(chosen, command=COMMAND)
@@ -475,7 +485,7 @@ def _memory(trace: Trace, stacks: HostStacks, start_ns: int, end_ns: int) -> Int
 
 
 def _host_only(
-    trace: Trace, stacks: HostStacks, *, by: str, all_frames: bool
+    trace: Trace, stacks: HostStacks, *, by: str, of: str, all_frames: bool
 ) -> Hotspots | NotApplicable:
     """Sum up host time of a capture without GPU work: imported stacks, memory snapshots."""
     first = int(stacks.frame["start_ns"].min() or 0)  # type: ignore[arg-type]
@@ -489,8 +499,10 @@ def _host_only(
     empty = pl.DataFrame(schema=dict.fromkeys(("node", "cause", "ns", "near"), pl.Int64()))
     times = StackTimes(stacks, empty, none, host_ns, samples, none, memory)
     meta = _meta(trace, times, None)
-    notes = ("no GPU work in it: host time only", *_notes(times, meta), *trace.meta.notes)
-    of = "host" if host_ns.any() else "memory"
+    if of != "memory" or not memory.any():
+        of = "host" if host_ns.any() else "memory"
+    only = "host time" if host_ns.any() else "memory"
+    notes = (f"no GPU work in it: {only} only", *_notes(times, meta), *trace.meta.notes)
     return Hotspots(times, by, all_frames, "", meta, notes, stacks.counts_samples, of)
 
 
