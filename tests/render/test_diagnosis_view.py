@@ -122,7 +122,7 @@ def test_the_first_screen_is_the_plan() -> None:
             " 2. `data` holds the launching thread, says launch-bound"
             "      200 µs    5.6x  high        one line"
         ),
-        ("all 2 fixes: 10.0 -> 1.80 ms/step (5.6x)  each after those above; alone: fix 2 600 µs"),
+        ("both fixes: 10.0 -> 1.80 ms/step (5.6x)  each after those above; alone: fix 2 600 µs"),
         "next: gpusight explain runs/train.nsys-rep 1",
     ]
 
@@ -299,7 +299,7 @@ def test_the_overhead_of_the_profiler_has_one_number() -> None:
 @pytest.mark.parametrize(
     ("ms", "total"),
     [
-        ((60.0, 20.0), "all 2 fixes: 10.0 -> 2.00 ms/step (5.0x)"),
+        ((60.0, 20.0), "both fixes: 10.0 -> 2.00 ms/step (5.0x)"),
         ((60.0, None), "fix 1: 10.0 -> 4.00 ms/step (2.5x)"),
         ((60.0, 20.0, None), "fixes 1-2: 10.0 -> 2.00 ms/step (5.0x)"),
         ((None, 60.0, 20.0), "fixes 2-3: 10.0 -> 2.00 ms/step (5.0x)"),

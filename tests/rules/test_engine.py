@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+import gpusight as gs
 from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.replay.changes import as_graphs, set_duration, without_host_time
 from gpusight.rules.engine import run_timeline_rules as run_rules
@@ -365,3 +367,17 @@ def test_each_set_of_fixes_is_replayed_once(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("gpusight.rules.engine._with_robustness", lambda _, cases: cases)
     run_rules(shown, rules)
     assert len(scenarios) == len(set(scenarios)) == 3
+
+
+def test_fixes_that_mostly_save_overhead_of_the_profiler_are_upper_bounds() -> None:
+    path = Path(gs.__file__).parent / "data" / "demo.json.gz"
+    diagnosis = gs.diagnose(path).timeline
+    assert diagnosis is not None
+    by_rule = {finding.rule: finding for finding in diagnosis.findings}
+    assert by_rule["launch-bound"].is_upper_bound
+    assert "without the profiler's overhead" in by_rule["launch-bound"].confidence_reason
+    # The kernels themselves take as long with a profiler as without one.
+    assert by_rule["fp32-no-tensor-cores"].confidence is Confidence.MEDIUM
+    trusted = gs.diagnose(path, rules=["launch-bound"]).timeline
+    assert trusted is not None
+    assert trusted.findings[0].confidence is Confidence.HIGH

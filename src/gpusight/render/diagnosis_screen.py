@@ -192,6 +192,8 @@ def _plan_lines(
     if total:
         yield _line(total, look.width, "bold green")
     if note:
+        while display_width(note) > (look.width or len(note)) and ", " in note:
+            note = f"{note.removesuffix(', …').rpartition(', ')[0]}, …"
         yield StyledLine(cut_line(note, look.width), "dim")
     yield from outside
 

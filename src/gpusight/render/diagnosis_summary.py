@@ -213,7 +213,7 @@ def _timed_fixes(diagnosis: TimelineDiagnosis) -> str:
     """Name the fixes of the plan that have a time estimate: `all 4 fixes`, `fixes 1-3`."""
     numbers = [n for n, f in enumerate(diagnosis.plan, 1) if f.saved_ns is not None]
     if len(numbers) == len(diagnosis.plan):
-        return "this fix" if len(numbers) == 1 else f"all {len(numbers)} fixes"
+        return {1: "this fix", 2: "both fixes"}.get(len(numbers), f"all {len(numbers)} fixes")
     first, last = numbers[0], numbers[-1]
     if first == last:
         return f"fix {first}"

@@ -103,6 +103,10 @@ _CLAUSE_END = re.compile(r"(?<! with)[.;:](?= (?!--))")
 """Not before what to type: `capture again with: gpusight record …`, `analyze a part: --steps 3`."""
 
 
+def _commas(text: str) -> list[int]:
+    return [match.start() for match in re.finditer(r",(?= )", text)]
+
+
 def note_lines(notes: Sequence[str], width: int | None, max_lines: int) -> list[StyledLine]:
     """Give the first note, and how many more there are.
 
@@ -114,6 +118,10 @@ def note_lines(notes: Sequence[str], width: int | None, max_lines: int) -> list[
     more = f" (+{count} more: --details)" if count else ""
     lines = list(wrapped_lines(f"{notes[0]}{more}", width, "note: ", "yellow"))
     ends = [end.start() for end in _CLAUSE_END.finditer(notes[0])]
+    if ends and " " not in notes[0][: ends[0]]:  # a label alone has no content: `estimate`
+        label = ends.pop(0)
+        commas = [at for at in _commas(notes[0]) if at > label and not (ends and at > ends[0])]
+        ends = commas + ends
     while len(lines) > max_lines and ends:
         notes_left = f", +{count} note{'s' if count > 1 else ''}" if count else ""
         text = f"{notes[0][: ends.pop()]} (more{notes_left}: --details)"

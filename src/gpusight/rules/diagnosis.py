@@ -509,6 +509,7 @@ def _position(
     known = [*others, *(name for of_finding in names for name in of_finding)]
     near = difflib.get_close_matches(str(which), known, n=1)
     listed = ", ".join(f"{number} {of[0]}" for number, of in enumerate(names[:10], 1))
+    listed += f", … {len(names)} {names[-1][0]}" if len(names) > 10 else ""
     hint = f"did you mean {near[0]}?" if near else f"{noun} are: {listed}"
     raise UsageError(f"no finding {which!r}", hint=hint)
 

@@ -111,7 +111,8 @@ def run_timeline_rules(
         rule: RuleNotApplicable(f"same cause as {by}") for rule, by in cases.covered.items()
     }
     clean += [case.rule.id for case in left_out]
-    findings = tuple(_timeline_finding(context, case) for case in _with_robustness(context, plan))
+    doubted = _without_overhead(context, _with_robustness(context, plan))
+    findings = tuple(_timeline_finding(context, case) for case in doubted)
     return RuleResults(findings, tuple(clean), not_applicable, cases.covered)
 
 
@@ -372,6 +373,35 @@ def _with_robustness(context: RuleContext, cases: Sequence[_Case]) -> list[_Case
             unsure |= {case.rule.id, other.rule.id}
         before_ns = first_ns
     return [replace(case, robust=case.rule.id not in unsure) for case in cases]
+
+
+def _without_overhead(context: RuleContext, cases: Sequence[_Case]) -> list[_Case]:
+    """Lower the confidence of fixes that save much less once the profiler's overhead is gone."""
+    overhead = next((case for case in cases if case.rule.id == _OVERHEAD), None)
+    if overhead is None or not overhead.match.change:
+        return list(cases)
+
+    def total_ns(*applied: _Case) -> int:
+        return context.replay.run(*_changes((overhead, *applied))).total_ns
+
+    before_ns, doubted = total_ns(), []
+    for case in cases:
+        alone_ns = case.alone_ns or 0.0
+        if case.rule.is_fix and case.match.change and alone_ns > 0:
+            saved_ns = max(0, before_ns - total_ns(case))
+            if saved_ns < _MIN_KEPT_SHARE * alone_ns:
+                reason = (
+                    f"without the profiler's overhead it saves {context.time_per_step(saved_ns)}"
+                )
+                match = replace(case.match, confidence=Confidence.LOW, confidence_reason=reason)
+                case = replace(case, match=match)  # noqa: PLW2901
+        doubted.append(case)
+    return doubted
+
+
+_OVERHEAD = "profiler-overhead"
+_MIN_KEPT_SHARE = 0.5
+"""Least part of its saving that a fix must keep without the profiler to be trusted as before."""
 
 
 def _comment(context: RuleContext) -> str:

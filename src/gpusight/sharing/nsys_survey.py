@@ -46,7 +46,7 @@ CATEGORIES = {
     TextRole.HARDWARE: Category.MACHINE,
 }
 THREADS = re.compile(
-    r"python[\d.]{0,6}|cuda-EvtHandlr|cuda[0-9a-f]{8,12}|CUPTI worker thread|main"
+    r"python[\d.]{0,6}|thread|cuda-EvtHandlr|cuda[0-9a-f]{8,12}|CUPTI worker thread|main"
     r"|\[NSys(?: Comms)?\]|nsys(?:-launcher|-tee)?"
     r"|pt(?:_(?:autograd|main|thread|data|worker|pin|nccl|watchdg|heartbt|elastic|tcpstore|uv|gloo"
     r"|runloop|pool|compile|inductor)){1,3}(?:_?\d{1,4})?"

@@ -70,6 +70,8 @@ _ENVIRONMENT = re.compile(r"(?:^|[\0;\n])[A-Za-z_][A-Za-z0-9_]{0,80}=")
 _ENTRIES = re.compile(r"[\0;\n]")
 _PYTHON = r"(?:^|/)python[\d.]{0,6}$"
 """Names of interpreters: advice depends on the language of the program."""
+_NUMBERED = re.compile(r"(?:process|python) \d+")
+"""What processes are called in a copy."""
 
 
 def category_of(name: str) -> Category | None:
@@ -152,7 +154,8 @@ class MachineTables:
         """Keep processes that have events, each called by its number, and whether it is Python."""
         rows = _read_table(self._raw, "PROCESSES", {"globalPid": pl.Int64, "name": pl.String})
         for name in rows.get_column("name").unique().drop_nulls().to_list():
-            self.hide(Category.PROCESSES, "PROCESSES.name", name)
+            if not _NUMBERED.fullmatch(name):
+                self.hide(Category.PROCESSES, "PROCESSES.name", name)
         used = rows.filter(self._survey.own(rows.get_column("globalPid")))
         ids = self._survey.renumbered(used.get_column("globalPid"))
         used = used.with_columns(globalPid=ids).with_columns(

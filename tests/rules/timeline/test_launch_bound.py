@@ -8,7 +8,7 @@ from gpusight.rules.engine import run_timeline_rules
 from gpusight.rules.finding import Confidence
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable
 from gpusight.rules.timeline.launch_bound import LaunchBound
-from tests.rules.timeline.gpu_traces import ADAM, ADD, GEMM, of
+from tests.rules.timeline.gpu_traces import ADAM, ADD, GEMM, of, program
 from tests.rules.timeline.rule_captures import Capture, evidence, judged, match_of, opened, saved_us
 from tests.rules.timeline.test_host_sync import loop as syncing
 from tests.shared import needs_shared
@@ -262,6 +262,15 @@ def test_the_optimizer_comes_first_where_it_launches_most() -> None:
     # Graphs of the model do not capture the optimizer.
     assert "make_graphed_callables" not in verdict.code + verdict.fix
     assert "The optimizer makes 80.0% of the launches: fuse it first." in verdict.fix
+
+
+def test_a_compiled_program_gets_other_advice() -> None:
+    adam = [(name, 1) for name in ADAM * 4]
+    capture = program([(GEMM, 1)] * (len(adam) // 4) + adam, host_us=20)
+    capture.range("Torch-Compiled Region: 0/0", 0, 100)
+    fix = match_of(RULE, capture.timeline()).fix
+    assert "apply torch.compile" not in fix
+    assert "The model is compiled already" in fix
 
 
 def test_corrected_times_have_no_caveat_about_the_profiler(monkeypatch: pytest.MonkeyPatch) -> None:

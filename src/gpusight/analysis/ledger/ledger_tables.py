@@ -101,7 +101,7 @@ _OPTIONAL = frozenset({"step_ns", "copy_share", "communication_share"})
 
 
 _IDLE_MEANINGS = {
-    IdleCause.QUEUED: "launched, but another stream or event came first",
+    IdleCause.QUEUED: "launched, not started: between kernels, or a stream or event came first",
     IdleCause.SYNCHRONIZING: "the host waited for the GPU",
     IdleCause.ALLOCATING: "the host allocated or freed memory",
     IdleCause.LAUNCHING: "in a launch call",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.profiler_correction import correction_of
@@ -383,17 +384,33 @@ def _torch_advice(context: RuleContext, calls: pl.DataFrame, *, same: bool) -> t
     compiled = LaunchBound.code if same else LaunchBound.shapes_code
     code = compiled + LaunchBound.graph_code * same
     way = 'Use torch.compile(mode="reduce-overhead") or torch.cuda.make_graphed_callables.'
+    is_compiled = _is_compiled(context)
     if not same:
         way = "Or fuse kernels with torch.compile(dynamic=True)."
+    elif is_compiled:
+        way = (
+            'The model is compiled already: mode="reduce-overhead" adds CUDA graphs, unless graph '
+            "breaks split it (TORCH_LOGS=graph_breaks)."
+        )
     if share >= MIN_OPTIMIZER_SHARE.value:
         summary = f"The optimizer makes {format_share(share)} of the launches: fuse it"
-        way, code = f"{way} {summary} too.", code + optimizer_code(context)
         if share > 0.5:
-            way = f"{summary} first. Then apply torch.compile to the model."
-            code = optimizer_code(context) + compiled
+            rest = way if is_compiled else "Then apply torch.compile to the model."
+            way, code = f"{summary} first. {rest}", optimizer_code(context) + compiled
+        else:
+            way, code = f"{way} {summary} too.", code + optimizer_code(context)
     return f"{way} Larger batches help too.", code
 
 
+def _is_compiled(context: RuleContext) -> bool:
+    """Return whether torch.compile made parts of the program."""
+    tables = [table for table in ("cpu_ops", "ranges") if context.trace.has(table)]
+    names = [name for t in tables for name in names_of(context.trace.table(t, ["name"])["name"])]
+    return any(name.startswith(_COMPILED) for name in names)
+
+
+_COMPILED = ("Torch-Compiled Region", "## Call CompiledFx", "CompiledFxGraph", "CompiledFunction")
+"""How the regions of torch.compile begin."""
 _BATCHED = """\
 // one library call for all inputs instead of one call per input
 process_all(inputs, offsets, count, stream);
