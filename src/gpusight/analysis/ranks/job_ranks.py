@@ -505,6 +505,9 @@ def _step_range(digest: RankDigest) -> str:
     return f"steps {_listed([step.number for step in digest.steps])}"
 
 
+_DAY_NS = 24 * 3600 * 10**9
+
+
 def _time_notes(digests: Sequence[RankDigest]) -> list[str]:
     """Return which ranks were recorded at another time than most: of another run."""
     spans = {
@@ -520,7 +523,9 @@ def _time_notes(digests: Sequence[RankDigest]) -> list[str]:
     others = [rank for rank, ns in apart.items() if ns > _MAX_APART_NS]
     if not others:
         return []
-    gap = format_time(max(apart.values()), digits=3)
+    longest_ns = max(apart.values())
+    days = round(longest_ns / _DAY_NS)
+    gap = f"{days:,} days" if days > 1 else format_time(longest_ns, digits=3)
     word = "ranks" if len(others) > 1 else "rank"
     return [f"{word} {_listed(others)} recorded up to {gap} apart from the others: of another run?"]
 
