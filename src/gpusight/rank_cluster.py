@@ -41,7 +41,7 @@ class DaskScheduler(msgspec.Struct, frozen=True):
     def read(self, requests: Sequence[DigestRequest]) -> list[DigestReply]:
         """Read captures on the workers; replies are in the order of requests."""
         with self._connected() as client:
-            return _read(client, requests)
+            return _read_again(client, requests, _read(client, requests))
 
     @contextmanager
     def _connected(self) -> Iterator[Any]:
@@ -137,6 +137,21 @@ def _read(client: Any, requests: Sequence[DigestRequest]) -> list[DigestReply]:
     return [replies.get(place) or DigestReply(reason=lost) for place in range(len(futures))]
 
 
+_DIED = "the Dask workers that read it died, each time it was tried"
+
+
+def _read_again(
+    client: Any, requests: Sequence[DigestRequest], replies: list[DigestReply]
+) -> list[DigestReply]:
+    """Read captures whose workers died once more, alone: another capture may have killed them."""
+    if len(requests) == 1:
+        return replies
+    return [
+        _read(client, [request])[0] if reply.reason == _DIED else reply
+        for request, reply in zip(requests, replies, strict=True)
+    ]
+
+
 def _key(place: int) -> str:
     from uuid import uuid4
 
@@ -180,7 +195,7 @@ def _why(error: BaseException | None) -> str:
     from distributed import KilledWorker
 
     if isinstance(error, KilledWorker):
-        return "the Dask workers that read it died, each time it was tried"
+        return _DIED
     if isinstance(error, ImportError):
         return f"the Dask workers lack gpusight ({error}); install the same version there"
     if error is None:
