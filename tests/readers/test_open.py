@@ -105,3 +105,10 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 def test_a_tilde_that_names_nobody() -> None:
     with pytest.raises(CaptureError, match="no such file"):
         open_trace("~nobody-of-this-name/run.sqlite")
+
+
+def test_a_name_as_long_as_a_file_may_have_leaves_no_room_for_stacks(tmp_path: Path) -> None:
+    path = tmp_path / f"{'x' * 246}.nsys-rep"
+    path.write_bytes((DATA / "graph.nsys-rep").read_bytes())
+    with open_trace(path, cache=False) as trace:
+        assert trace.row_count("api_calls")

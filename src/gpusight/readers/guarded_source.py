@@ -20,6 +20,7 @@ from gpusight.errors import (
     is_unexpected,
     reason_of,
 )
+from gpusight.sniff import STACKS_SUFFIX
 from gpusight.trace.trace import TraceSource
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _BLOCK_BYTES = 1 << 16
 _SAMPLES = 32
 _TICK_NS, _COARSE_TICK_NS = 50_000_000, 2_500_000_000
 """How far apart two changes surely differ in time; coarse where a disk keeps whole seconds."""
-_LOGS = ("-wal", "-journal", ".stacks")
+_LOGS = ("-wal", "-journal", STACKS_SUFFIX)
 """Endings of files next to a capture that hold a part of it: of SQLite, and sampled stacks."""
 
 

@@ -103,16 +103,15 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
 
 def _with_stacks(source: TraceSource, capture: Path) -> TraceSource:
     """Add the stacks that the recorder sampled, where they are next to the capture."""
-    if not capture.with_name(capture.name + STACKS_SUFFIX).is_file():
-        return source
-    from gpusight.recording.collect_stacks import stacks_path
-    from gpusight.recording.inside.stack_sampler import MAGIC
-
-    path = stacks_path(capture)
+    path = capture.with_name(capture.name + STACKS_SUFFIX)
     try:
+        if not path.is_file():
+            return source
+        from gpusight.recording.inside.stack_sampler import MAGIC
+
         with path.open("rb") as file:
-            is_ours = path.is_file() and file.read(len(MAGIC)) == MAGIC
-    except OSError:  # there is none, or it cannot be read
+            is_ours = file.read(len(MAGIC)) == MAGIC
+    except OSError:  # it cannot be read, or the name is too long for a file
         return source
     if not is_ours:
         return source
