@@ -18,6 +18,7 @@ from gpusight.mcp.tool_answers import (
     percent,
     quoted,
     rounded,
+    selection,
     sentence,
     without_empty,
 )
@@ -88,7 +89,7 @@ def what_if(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
     for verb, _ in changes:
         if verb not in verbs:
             raise UsageError(f"no change {verb!r}", hint=f"changes are {', '.join(verbs)}")
-    options = {key: given[key] for key in ("steps", "process") if key in given}
+    options = selection(given)
     result = api.whatif(workspace.trace(given["capture"]), changes=changes, **options).to_dict()
     steps = max(1, result["steps"])
     unit = "ms_per_step" if result["steps"] else "ms"

@@ -16,6 +16,7 @@ from gpusight.mcp.tool_answers import (
     percent,
     quoted,
     rounded,
+    selection,
     sentence,
     without_empty,
 )
@@ -45,7 +46,7 @@ def diagnose(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
 
 def _diagnosis(workspace: Workspace, given: Mapping[str, Any]) -> DiagnosisView:
     names = [given["capture"], *([given["report"]] if "report" in given else [])]
-    options = {key: given[key] for key in ("steps", "process") if key in given}
+    options = selection(given)
     question = ("diagnose", *sorted(options.items()))
 
     def ask() -> DiagnosisView:
@@ -230,7 +231,7 @@ def _locations(
 
 def _explain_entry(workspace: Workspace, given: Mapping[str, Any], which: str) -> ToolAnswer:
     """List what an entry of the ledger consists of."""
-    options = {key: given[key] for key in ("steps", "process") if key in given}
+    options = selection(given)
     parts = api.explain(workspace.trace(given["capture"]), which, **options)
     answer: ToolAnswer = {"notice": NOTICE, "id": which}
     answer |= {key.replace("_ns", "_ms"): milliseconds(ns) for key, ns in parts.meta.items()}

@@ -91,6 +91,11 @@ def first_row(given: Mapping[str, Any]) -> int:
     return int(given.get("cursor", "0"))
 
 
+def selection(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the part of a capture that a call selects, as functions of the API take it."""
+    return {key: given[key] for key in ("steps", "process") if key in given}
+
+
 def milliseconds(ns: float | None) -> float | None:
     """Give a time in milliseconds with the digits that matter."""
     return None if ns is None else rounded(ns / 1e6)

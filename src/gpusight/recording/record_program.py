@@ -303,11 +303,7 @@ class Recording:
         """Return the error that nothing was recorded."""
         why, hint = self.why_nothing or ("", "")
         if self.missed_window and self.exit_code:
-            hint = (
-                f"{hint}; --whole records from the start"
-                if hint
-                else "--whole records from the start"
-            )
+            hint = "; ".join(filter(None, (hint, "--whole records from the start")))
         return RecordError("nothing was recorded", why=why, hint=hint)
 
 

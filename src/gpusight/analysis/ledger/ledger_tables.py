@@ -18,7 +18,7 @@ from gpusight.units import format_share
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from gpusight.analysis.ledger.device_ledger import LedgerEntry
+    from gpusight.analysis.ledger.device_ledger import LedgerEntry, LedgerPart
     from gpusight.analysis.ledger.ledger_report import DeviceLedgerReport, LedgerReport
 
 
@@ -249,12 +249,17 @@ def _entries(report: LedgerReport, device: DeviceLedgerReport) -> list[dict[str,
     ]
 
 
+def _part_text(part: LedgerPart) -> str:
+    """Return the memory of copies, or the precision of kernels and what computes it."""
+    units = {True: " Tensor Cores", False: " CUDA cores", None: ""}[part.tensor_core]
+    return part.memory or f"{part.precision}{units}"
+
+
 def _mostly(device: DeviceLedgerReport, entry: LedgerEntry, steps: Collection[str]) -> str | None:
     """Return what an entry mostly is: a precision, a kind of memory, a range in the step."""
     if entry.parts:
         part = entry.parts[0]
-        how = {True: " Tensor Cores", False: " CUDA cores", None: ""}[part.tensor_core]
-        return _with_share(part.memory or f"{part.precision}{how}", part.ns / entry.ns)
+        return _with_share(_part_text(part), part.ns / entry.ns)
     min_ns = _MIN_CONTRIBUTOR_SHARE * entry.ns
     contributors = device.contributors.get(entry.entry, ())
     large = [c for c in contributors if c.name not in steps and c.ns >= min_ns]
@@ -303,13 +308,9 @@ def _parts(device: DeviceLedgerReport, entry: LedgerEntry) -> Iterator[tuple[int
         kind = _KIND_TEXTS.get(contributor.kind, contributor.kind)
         yield contributor.ns, {"count": contributor.count, "kind": kind, "name": contributor.name}
     for part in entry.parts:
-        kind = part.memory or " ".join(filter(None, (part.precision, _UNITS[part.tensor_core])))
-        yield part.ns, {"count": None, "kind": kind, "name": None}
+        yield part.ns, {"count": None, "kind": _part_text(part), "name": None}
     if not entry.parts and not device.contributors.get(entry.entry):
         yield entry.ns, {"count": None, "kind": entry.entry, "name": None}
-
-
-_UNITS = {True: "Tensor Cores", False: "CUDA cores", None: ""}
 
 
 def _contributors(device: DeviceLedgerReport) -> Iterator[dict[str, Any]]:

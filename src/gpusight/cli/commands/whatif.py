@@ -34,17 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser, nargs="?")
     group = parser.add_argument_group("changes")
-    for verb, (metavar, text) in _OPTIONS.items():
-        group.add_argument(
-            f"--{verb}",
-            # One list for all of them: savings are incremental in the order given.
-            dest="changes",
-            action="append",
-            default=[],
-            type=partial(_change, verb),
-            metavar=metavar,
-            help=text,
-        )
+    _add_changes(group, _OPTIONS)
     group.add_argument(
         "--graph",
         dest="changes",
@@ -54,8 +44,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     job = parser.add_argument_group("all ranks of a job")
     job.add_argument("--ranks", metavar="CAPTURE", nargs="+", help="captures of all ranks")
-    for verb, (metavar, text) in _JOB_OPTIONS.items():
-        job.add_argument(
+    _add_changes(job, _JOB_OPTIONS)
+    options.add_selection(parser)
+    options.add_focus(parser)
+    options.add_pace(parser)
+    options.add_output(parser)
+
+
+def _add_changes(group: argparse._ArgumentGroup, verbs: dict[str, tuple[str, str]]) -> None:
+    """Declare changes as one list for all of them: savings are incremental in the order given."""
+    for verb, (metavar, text) in verbs.items():
+        group.add_argument(
             f"--{verb}",
             dest="changes",
             action="append",
@@ -64,10 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar=metavar,
             help=text,
         )
-    options.add_selection(parser)
-    options.add_focus(parser)
-    options.add_pace(parser)
-    options.add_output(parser)
 
 
 def _change(verb: str, text: str) -> tuple[str, str]:
