@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
+from gpusight.core import native
 from gpusight.trace.intervals import number, outer_first
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ class NestedIntervals:
     @cached_property
     def outer(self) -> Ints:
         """The place of the innermost enclosing interval, -1 at the top."""
+        compiled = native.enclosing(self.starts, self.ends, self.threads)
+        return self._outer() if compiled is None else compiled
+
+    def _outer(self) -> Ints:
         # An instantaneous interval is not inside one that ends at that instant.
         min_end = np.maximum(self.ends, self.starts + 1)
         outer = np.arange(-1, len(self.rows) - 1)
