@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
+import fcntl
 import json
 import os
 import re
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +37,8 @@ from benchmarks.programs.collect import (
     window_steps,
 )
 from benchmarks.programs.registry import FOUND, GROUPS, PROGRAMS, REPAIRED
+from gpusight.recording.inside.environment import RecorderPlan
+from gpusight.recording.inside.recording_window import NoRecorder, RecordingWindow
 from gpusight.rules.registry import TIMELINE_RULES
 from tests.shared import REPOSITORY
 
@@ -200,3 +205,48 @@ def test_a_program_prints_its_step_time_for_each_repeat(
     running.run(PROGRAMS["small_features"], args)
     assert capsys.readouterr().out.count("step time: ") == 2
     assert [len(timed["step_ms"]) for timed in json.loads(times.read_text())] == [2, 2]
+
+
+class _Slow(NoRecorder):
+    """Notes whether the GPU is free when its stop, which takes seconds with nsys, begins."""
+
+    def __init__(self, lock: Path) -> None:
+        self.lock, self.was_free = lock, False
+
+    def stop(self) -> None:
+        with self.lock.open("w") as other, contextlib.suppress(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.was_free = True
+
+
+def test_the_gpu_is_free_when_the_window_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RecordingWindow, "stop", RecordingWindow.stop)  # put back afterwards
+    monkeypatch.setenv(running.GPU_LOCK, str(tmp_path / "lock"))
+    monkeypatch.setenv(running.GPU_TAKEN, str(tmp_path / "taken"))
+    recorder = _Slow(tmp_path / "lock")
+    plan = RecorderPlan("none", "", window=True, warmup=1, timed=1, recorded=2)
+    window = RecordingWindow(
+        plan, recorder, opened=lambda: None, ended=lambda: None, allowed=lambda: True
+    )
+    lock = running.take_gpu()
+    assert lock is not None
+    assert (tmp_path / "taken").exists()
+    over = running.end_when_recorded(lock)
+    for number in range(10):
+        window.step_began(number)
+        window.step_ended(number)
+        if over.is_set():
+            break
+    os.close(lock)
+    assert number == 4  # one to warm up, one timed, one in which the recorder gets warm, two
+    assert recorder.was_free
+
+
+def test_a_program_ends_with_its_window(capsys: pytest.CaptureFixture[str]) -> None:
+    args = argparse.Namespace(variant=FOUND, device="cpu", steps=50, times=None, repeats=1)
+    over = threading.Event()
+    over.set()
+    running.run(PROGRAMS["small_features"], args, until=over)
+    assert "(mean of 1 steps)" in capsys.readouterr().out
