@@ -135,8 +135,8 @@ CAUSES: dict[str, str] = {
         "token, which the repair removes."
     ),
     "written_out_attention": (
-        "As many kernels go in all captures. In that of torch.profiler, the host then seems to need "
-        "46 ms a step: the time in which it waited for the GPU is not told apart."
+        "As many kernels go in all captures. In that of torch.profiler the host then seems to "
+        "need 46 ms a step: the time in which it waited for the GPU is not told apart."
     ),
 }
 """Why a program of the design half is among the worst cases.
