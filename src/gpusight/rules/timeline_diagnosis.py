@@ -19,8 +19,8 @@ from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
 from gpusight.analysis.steps.step_list import called
 from gpusight.analysis.steps.step_window import step_window
-from gpusight.naming.demangle import normal_name
 from gpusight.naming.kernel_names import classify
+from gpusight.naming.name_parts import normal_name
 from gpusight.results import NotApplicable
 from gpusight.rules.context import preload_tables, sample_steps, whole_ledger
 from gpusight.rules.diagnosis import COMMAND, ReplayFacts, TimelineDiagnosis
