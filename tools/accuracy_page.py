@@ -136,7 +136,7 @@ CAUSES: dict[str, str] = {
     ),
     "written_out_attention": (
         "As many kernels go in all captures. In that of torch.profiler the host then seems to "
-        "need 46 ms/step: the time in which it waited for the GPU is not told apart."
+        "need 46 ms/step: the time in which it waits for the GPU counts as its own."
     ),
 }
 """Why a program of the design half is among the worst cases.
