@@ -23,7 +23,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "sqlite_leaves": (*[_COUNT] * 6, *[_BUFFER] * 2),
     "sqlite_rows": (*[_COUNT] * 4, *[_BUFFER] * 2, *[_COUNT] * 3, *[_BUFFER] * 5),
 }
-"""Arguments of every function; each returns a count, or says why it failed."""
+"""Arguments of every function; each returns a count, or a failure."""
 
 
 class _Schema(ctypes.Structure):
