@@ -171,7 +171,7 @@ def _ranges(file: SqliteFile, leaves: SqliteLeaves) -> list[range]:
 
 
 def _header(opened: FileIO) -> SqliteFile | None:
-    """Read what the header says of the pages; None where SQLite has to read the file."""
+    """Read the header of the file; None where SQLite has to read the file."""
     header = opened.read(_HEADER_BYTES)
     if len(header) < _HEADER_BYTES:
         return None
