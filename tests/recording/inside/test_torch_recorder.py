@@ -84,6 +84,13 @@ def test_steps_of_a_module_are_recorded_and_end_it(folder: Path) -> None:
     assert done.steps(TRACE) == ["ProfilerStep#1", "ProfilerStep#2"]
 
 
+@pytest.mark.parametrize("shapes", [False, True])
+def test_shapes_are_recorded_where_they_are_wanted(folder: Path, shapes: bool) -> None:
+    done = run(folder, "train.py", "fork", "0", first_step=1, last_step=2, shapes=shapes)
+    recorded = gs.open(done.folder / TRACE).table("cpu_ops", ["shapes"])["shapes"]
+    assert (recorded.count() > 0) is shapes
+
+
 def test_steps_that_never_come_are_named(tmp_path: Path, programs: TorchPrograms) -> None:
     done = programs.run(tmp_path, TRAIN, "fork", "0", first_step=9, last_step=10)
     assert (done.code, done.files) == (1, [])
