@@ -434,7 +434,7 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
         confidence_reason=reason,
         estimate=match.estimate or rule.estimate,
         evidence=match.evidence,
-        why=rule.why,
+        why=match.why or rule.why,
         fix=fix_with_lines(match.fix or rule.fix, match.lines),
         code=code_with_line(code, match.lines, _comment(context)),
         verify=match.verify or rule.verify,
