@@ -361,17 +361,17 @@ def _joined_rows(
     texts = [f"{k.group.label}: {f.title}" for k, f in zip(shown, firsts, strict=True)]
     of_all = f" ({len(shown)} of {len(kernels)})" if len(shown) < len(kernels) else ""
     times = [format_time(kernel.time_ns / steps, digits=3) for kernel in shown]
-    columns = (
+    columns = [
         TextColumn.natural(f"Profiled kernel{of_all}", texts, can_shorten=True),
         TextColumn.natural("Time/step" if diagnosis.timeline.steps else "Time", times, right=True),
         TextColumn.natural(
             "Speedup", [gain_text(f) or MISSING for f in firsts], right=True, priority=2
         ),
-    )
+    ]
     fixes = [summary.fix_of_plan(diagnosis.timeline, finding) for finding in firsts]
     if any(fixes):
         covered = [fix or MISSING for fix in fixes]
-        columns = (*columns, TextColumn.natural("Part of", covered, priority=1))
+        columns.append(TextColumn.natural("Part of", covered, priority=1))
     first, styles = len(diagnosis.timeline.findings) + 1, ["cyan"] * len(shown)
     labels = [kernel.group.label for kernel in shown]
     return [*_numbered_table(columns, styles, width, first_number=first, labels=labels)]
