@@ -92,7 +92,7 @@ def rank_captures(texts: Sequence[Capture]) -> list[Path | Trace]:
 
 def job_operations(captures: Sequence[Path | Trace]) -> pl.DataFrame | None:
     """Read the operations of a job trace, which has all workers; None where there is none."""
-    from gpusight.readers.jobs.job_trace import is_job_trace, read_job_operations
+    from gpusight.readers.job_trace import is_job_trace, read_job_operations
 
     jobs = [c for c in captures if isinstance(c, Path) and is_job_trace(c)]
     if not jobs:

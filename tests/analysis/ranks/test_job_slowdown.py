@@ -15,7 +15,7 @@ from gpusight.analysis.ranks.job_slowdown import (
     job_slowdown,
     slowdown_table,
 )
-from gpusight.readers.jobs.job_trace import read_job_operations
+from gpusight.readers.job_trace import read_job_operations
 from gpusight.results import NotApplicable
 from tests.analysis.ranks.generated_job import (
     all_forward_all_backward,

@@ -166,7 +166,7 @@ def _ranks_text(ranks: tuple[int, ...]) -> str:
 
 
 def job_slowdown(operations: pl.DataFrame) -> JobSlowdown | NotApplicable:
-    """Compute the slowdown of a job from its table (`trace.job_operations.JOB_COLUMNS`)."""
+    """Compute the slowdown of a job from its table (`JOB_COLUMNS` of `readers.job_trace`)."""
     if operations.is_empty():
         return NotApplicable("ranks", "the job trace has no operations")
     used, skipped = _comparable_steps(operations)

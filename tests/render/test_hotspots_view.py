@@ -10,7 +10,7 @@ import pytest
 
 import gpusight as gs
 from gpusight.analysis.hotspots.flame_graph import flame_graph
-from gpusight.render.stack_formats import to_folded, to_pprof, to_speedscope
+from gpusight.render.hotspots_view import to_folded, to_pprof, to_speedscope
 from tests.analysis.hotspots.stack_traces import MS, loader_trace
 
 if TYPE_CHECKING:
