@@ -76,15 +76,15 @@ def rank_captures(texts: Sequence[Capture]) -> list[Path | Trace]:
     """Expand folders and globs; a folder of digests gives those where it has no captures."""
     from gpusight.comparison.inputs import side_inputs
 
-    found: list[Path | Trace] = []
+    paths: list[Path | Trace] = []
     for text in texts:
         if isinstance(text, Trace):
-            found.append(text)
+            paths.append(text)
             continue
         path = Path(text)
         digests = sorted(path.glob(f"*{DIGEST_SUFFIX}")) if path.is_dir() else []
-        found += digests or side_inputs([os.fspath(text)]).paths
-    unique = {os.fspath(p) if isinstance(p, Path) else p: p for p in found}
+        paths += digests or side_inputs([os.fspath(text)]).paths
+    unique = {os.fspath(p) if isinstance(p, Path) else p: p for p in paths}
     if not unique:
         raise UsageError("no captures to read", hint="name the captures of all ranks")
     return list(unique.values())
