@@ -185,7 +185,7 @@ def _grouped(
 
 
 def _separated(kind: Sequence[CapturesOfJob]) -> Iterator[CapturesOfJob]:
-    """Split captures of one kind where ranks repeat, or where only time can tell."""
+    """Split captures of one kind where ranks repeat, or where they have no numbers."""
     whole = _together(kind)
     if not whole.repeats and whole.numbers:
         yield whole
