@@ -99,6 +99,12 @@ def _page(diagnosis: AnyDiagnosis, *, limit: int | None = None, details: int = 0
     return diagnosis_to_page(diagnosis, limit=limit, details=details)
 
 
+def _draw(diagnosis: AnyDiagnosis, form: str, **options: Any) -> bytes:
+    from gpusight.render.editor_formats import draw_editor_format
+
+    return draw_editor_format(diagnosis, form, **options)
+
+
 def diagnosis_table(diagnosis: AnyDiagnosis) -> TableResult:
     """Give every finding as a row; of both together, those of the timeline."""
     if isinstance(diagnosis, KernelReportDiagnosis):
@@ -198,5 +204,6 @@ DIAGNOSIS_RENDERER = Renderer(
     markdown=diagnosis_to_markdown,
     fragment=_fragment,
     page=_page,
+    draw=_draw,
     look=TableOptions(100, 20, rows_advice="all are in .findings"),
 )

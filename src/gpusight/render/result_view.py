@@ -405,7 +405,10 @@ class WhatIfView(Result):
 
 
 class DiagnosisView(Result):
-    """What holds a program or its kernels back; printing it explains the foremost findings."""
+    """What holds a program or its kernels back; printing it explains the foremost findings.
+
+    `save("x.sarif")` writes the findings for code scanning, with paths below the current folder.
+    """
 
     answer: AnyDiagnosis
 
@@ -423,6 +426,18 @@ class DiagnosisView(Result):
         from gpusight.rules.diagnosis import explain_finding
 
         return Result(explain_finding(self.answer, which))
+
+    def to_sarif(self, source_root: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Give the SARIF log that `--format sarif` writes; `source_root` is your checkout."""
+        from gpusight.render.editor_formats import sarif_log
+
+        return sarif_log(self.answer, source_root)
+
+    def to_lsp(self, source_root: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
+        """Give the diagnostics by file that `--format lsp` writes, for a plugin of an editor."""
+        from gpusight.render.editor_formats import lsp_diagnostics
+
+        return lsp_diagnostics(self.answer, source_root)
 
     @property
     def kernels(self) -> tuple[LaunchDiagnosis, ...]:
