@@ -73,12 +73,12 @@ class CapturesOfJob:
 
     @property
     def world_size(self) -> int | None:
-        """How many ranks the job has; None where no capture says."""
+        """How many ranks the job has; None where no capture records it."""
         return max((d.world_size for d in self.digests if d.world_size), default=None)
 
     @property
     def is_complete(self) -> bool | None:
-        """Whether all ranks are here; None where no capture says how many there are."""
+        """Whether all ranks are here; None where no capture records how many there are."""
         return None if self.world_size is None else len(self.digests) >= self.world_size
 
     @cached_property
@@ -247,7 +247,7 @@ def format_apart(ns: int) -> str:
     return f"{days:,} days" if days > 1 else format_time(ns, digits=3)
 
 
-# What to say, and what to type --------------------------------------------------------------------
+# What to type, and the map --------------------------------------------------------------------
 
 
 def _what(jobs: Sequence[CapturesOfJob]) -> str:
