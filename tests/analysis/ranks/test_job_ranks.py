@@ -55,6 +55,7 @@ def test_the_document_has_the_keys_that_are_promised(digests: list[RankDigest]) 
     document = answer(digests).document()
     assert list(document) == [
         "meta", "ranks", "stragglers", "steps", "clocks", "slowdown", "unread",
+        "communication", "pipeline", "experts",
     ]  # fmt: skip
     rank = {"rank", "host", "device", "step_ns", "compute_ns", "transfer_ns", "wait_ns", "idle_ns"}
     assert {*rank, "caused_wait_ns"} <= set(document["ranks"][0])

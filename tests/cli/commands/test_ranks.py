@@ -41,7 +41,7 @@ def test_the_answer_fits_a_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     lines = run(capsys, job).splitlines()
-    assert len(lines) <= 20
+    assert len(lines) <= 22
     assert max(map(len, lines)) <= 80
     assert "rank 1 is late (input)" in lines[0]
     assert any(line.startswith("rank 1 as fast as the median") for line in lines)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from gpusight.analysis.ranks.balance import Balance, balance
+from gpusight.analysis.ranks.communication import Communication, communication
 from gpusight.analysis.ranks.job_slowdown import JobSlowdown, job_slowdown
 from gpusight.analysis.ranks.match_collectives import match_collectives
 from gpusight.analysis.ranks.one_job import MAX_APART_NS, format_apart, one_job, span_of
@@ -115,6 +117,10 @@ class JobRanks:
     """A row per rank and step, of `steps_by_rank`; None for a trace of operations."""
     latest: StepTimeline | None = None
     """The step in which a rank was latest, all ranks on one clock; None where nothing aligns."""
+    communication: Communication | None = None
+    """Overlap, why collectives are exposed, sends and receives; None for a trace of operations."""
+    balance: Balance | None = None
+    """Stages of a pipeline and experts; None for a trace of operations."""
     digests: tuple[RankDigest, ...] = ()
     """What the answer was made of, in the order of `ranks`."""
     notes: tuple[str, ...] = ()
@@ -135,6 +141,8 @@ class JobRanks:
             "unread": [
                 {"file": one.file, "rank": one.rank, "reason": one.reason} for one in self.unread
             ],
+            "communication": self.communication and self.communication.document(),
+            **(self.balance.document() if self.balance else {"pipeline": None, "experts": []}),
         }
 
 
@@ -172,6 +180,8 @@ def job_ranks(
         clocks=clocks,
         by_step=steps_by_rank(ordered, numbers, waits, own),
         latest=step_timeline(ordered, numbers, waits, own, clocks),
+        communication=communication(ordered, waits),
+        balance=balance(ordered, waits),
         digests=tuple(ordered),
         notes=tuple(_notes(ordered, meta, unread, waits)),
     )
