@@ -166,14 +166,18 @@ def test_narrow_screens_lose_columns_not_the_status(width: int) -> None:
         (
             (CheckStatus.PASSED,),
             {},
-            "Gate PASS (exit code 0): 1 within the limit; not certain: step_time +10.0% ± 5.0% "
-            "against +3%",
+            (
+                "Gate PASS (exit code 0): 1 within the limit; not certain: step_time +10.0% ± 5.0% "
+                "against +3%"
+            ),
         ),
         (
             (CheckStatus.PASSED,),
             {"corrected": True},
-            "Gate PASS (exit code 0), times without the profiler: 1 within the limit; not certain: "
-            "step_time +10.0% ± 5.0% against +3%",
+            (
+                "Gate PASS (exit code 0), times without the profiler: 1 within the limit; not certain: "
+                "step_time +10.0% ± 5.0% against +3%"
+            ),
         ),
         (
             (CheckStatus.INCONCLUSIVE,),
@@ -194,8 +198,10 @@ def test_narrow_screens_lose_columns_not_the_status(width: int) -> None:
         (
             (CheckStatus.SKIPPED, CheckStatus.PASSED),
             {"allow_missing": True},
-            "Gate PASS (exit code 0): 1 skipped, 1 within the limit; not certain: step_time +10.0% "
-            "± 5.0% against +3%",
+            (
+                "Gate PASS (exit code 0): 1 skipped, 1 within the limit; not certain: step_time +10.0% "
+                "± 5.0% against +3%"
+            ),
         ),
     ],
 )
