@@ -175,8 +175,8 @@ def test_narrow_screens_lose_columns_not_the_status(width: int) -> None:
             (CheckStatus.PASSED,),
             {"corrected": True},
             (
-                "Gate PASS (exit code 0), times without the profiler: 1 within the limit; not certain: "
-                "step_time +10.0% ± 5.0% against +3%"
+                "Gate PASS (exit code 0), times without the profiler: 1 within the limit; not "
+                "certain: step_time +10.0% ± 5.0% against +3%"
             ),
         ),
         (
@@ -199,8 +199,8 @@ def test_narrow_screens_lose_columns_not_the_status(width: int) -> None:
             (CheckStatus.SKIPPED, CheckStatus.PASSED),
             {"allow_missing": True},
             (
-                "Gate PASS (exit code 0): 1 skipped, 1 within the limit; not certain: step_time +10.0% "
-                "± 5.0% against +3%"
+                "Gate PASS (exit code 0): 1 skipped, 1 within the limit; not certain: step_time "
+                "+10.0% ± 5.0% against +3%"
             ),
         ),
     ],
