@@ -201,6 +201,13 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Add `%gpusight` and `%%gpusight`: IPython calls this on `%load_ext gpusight`."""
+    from gpusight.notebook import register
+
+    register(shell)
+
+
 def __dir__() -> list[str]:
     """List the public names."""
     return list(__all__)
