@@ -16,7 +16,7 @@ from gpusight.render.diagnosis_summary import (
 from gpusight.render.diagnosis_text import explained_kernels
 from gpusight.render.explanation import explain_kernel, kernel_finding_table
 from gpusight.render.markdown_tables import to_markdown
-from gpusight.render.result_view import Renderer
+from gpusight.render.renderer import Renderer
 from gpusight.render.table_layout import TableOptions
 from gpusight.render.terminal_text import StyledLine, plain_lines, wrapped_lines
 from gpusight.rules.diagnosis import (
