@@ -203,9 +203,7 @@ def __getattr__(name: str) -> Any:
 
 def load_ipython_extension(shell: Any) -> None:
     """Add `%gpusight` and `%%gpusight`: IPython calls this on `%load_ext gpusight`."""
-    from gpusight.notebook import register
-
-    register(shell)
+    importlib.import_module("gpusight.notebook").register(shell)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Records what this process does from now on, until it is told to stop: a cell of a notebook."""
+"""Records what this process does until the recording is stopped: a cell of a notebook."""
 
 from __future__ import annotations
 

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 PAGE_HEIGHT = 600
 MAX_PAGE_BYTES = 4_000_000
 """Of a page in a notebook, whose file keeps it."""
-_HEAD_HEIGHT = 130
+_HEAD_HEIGHT = 80
 """Of a chart's page above and below its picture."""
 _MAX_CHART_HEIGHT = 760
 
 
 class NotebookPage:
-    """A page that a notebook shows; elsewhere it says how to save it."""
+    """A page that a notebook shows; elsewhere only its name is printed."""
 
     def __init__(self, page: str, title: str, height: int) -> None:
         self.page, self.title, self.height = page, title, height
 
     def __repr__(self) -> str:
-        """Say what it is."""
+        """Name it."""
         size = format_bytes(len(self.page.encode("utf-8", "replace")))
         return f"<page {self.title!r}, {size}: notebooks show it, .save('x.html') writes it>"
 
