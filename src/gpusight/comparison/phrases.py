@@ -229,7 +229,7 @@ def per_step(comparison: Comparison) -> str:
 def matters(comparison: Comparison, change: MeasuredChange) -> bool:
     """Return whether a change is large enough for a sentence, relative to the total."""
     delta_ns, total = abs(change.delta or 0.0), whole(comparison)[1]
-    least_ns = WORTH_NAMING * abs(total.delta or 0.0) if total.claimed else 0.0
+    least_ns = WORTH_NAMING * abs(total.delta or 0.0) if total.significant else 0.0
     return delta_ns >= max(least_ns, comparison.least * (total.before or 0.0))
 
 
@@ -241,9 +241,9 @@ def entries(
         abs(total_delta_ns or 0.0) * WORTH_NAMING,
         comparison.least * (whole(comparison)[1].before or 0.0) / 2,
     )
-    claimed = ((row.entry, row.change) for row in rows if row.change.claimed)
+    significant = ((row.entry, row.change) for row in rows if row.change.significant)
     return sentences(
-        (name, change) for name, change in claimed if abs(change.delta or 0.0) >= least_ns
+        (name, change) for name, change in significant if abs(change.delta or 0.0) >= least_ns
     )
 
 
@@ -264,7 +264,7 @@ def overlap_phrase(comparison: Comparison) -> str:
     """
     kernels, busy = comparison.metric("kernel_time").change, comparison.metric("busy").change
     gpus = len(comparison.before.gpus)
-    if not kernels.claimed or not comparison.ledger or gpus != len(comparison.after.gpus):
+    if not kernels.significant or not comparison.ledger or gpus != len(comparison.after.gpus):
         return ""
     running = (COMPUTE, COMMUNICATION)
     running_ns = sum(

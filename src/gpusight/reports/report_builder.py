@@ -90,8 +90,8 @@ def build_report(
     comparison: Comparison | NotApplicable | None = None
     if base:
         # As in every comparison, a job is compared by its first rank, and what all ranks show.
-        one = captured.source.parts[0].trace if isinstance(captured, AlignedTrace) else captured
-        digest = make_digest(one or reports[0], request.selection, **_focus(request))
+        first = captured.source.parts[0].trace if isinstance(captured, AlignedTrace) else captured
+        digest = make_digest(first or reports[0], request.selection, **_focus(request))
         if ranks is not None and not isinstance(digest, NotApplicable):
             digest = ranks_added(digest, ranks, PurePath(traces[0].meta.path).name)
         comparison = digest if isinstance(digest, NotApplicable) else compare(list(base), [digest])

@@ -439,10 +439,10 @@ def _same_before(codes: Ints, starts: Ints, length: int) -> int:
     return int(fits[-1]) + 1 if len(fits) else 0
 
 
-def _shared(codes: Ints, one: int, other: int, length: int) -> float:
+def _shared(codes: Ints, first: int, other: int, length: int) -> float:
     """Return the part of the codes that two parts of the sequence share, in any order."""
     kinds = int(codes.max()) + 1
-    counts = [np.bincount(codes[at : at + length], minlength=kinds) for at in (one, other)]
+    counts = [np.bincount(codes[at : at + length], minlength=kinds) for at in (first, other)]
     return float(np.minimum(*counts).sum() / max(1, length))
 
 
@@ -515,8 +515,8 @@ def _same_order(places: Ints, period: Period) -> bool:
     recur = []
     most = _MAX_ORDERED if period.length < _MAX_LOOKED_AT else _MIN_KINDS
     for i in np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64)):
-        one, other = (places[period.starts[j] : period.ends[j]] for j in (i, i + 1))
-        recur.append(float(np.isin(one[:_MAX_LOOKED_AT], other).mean()))
+        earlier, other = (places[period.starts[j] : period.ends[j]] for j in (i, i + 1))
+        recur.append(float(np.isin(earlier[:_MAX_LOOKED_AT], other).mean()))
     return float(np.median(recur)) >= _MOST
 
 
