@@ -5,6 +5,19 @@ python -m tests.mcp.planted      # prints the table of docs/agents.md
 
 from __future__ import annotations
 
+import shutil
+import sys
+import tempfile
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpusight.mcp.tool_answers import BUDGET_TOKENS, count_tokens, encoded
+from gpusight.mcp.workspace import Workspace
+from tests.mcp.agent_captures import call
+from tests.shared import SHARED
+
 MAX_CALLS = 3
 MAX_TOKENS = 6000
 _FP32_GPT = {"fp32-no-tensor-cores", "unfused-attention"}
@@ -91,7 +104,7 @@ def _program(path: Path) -> str:
     return path.name.partition(".")[0]
 
 
-def _solved(path: Path, planted: set[str], found: str, answers: list[dict[str, object]]) -> Solved:
+def _solved(path: Path, planted: set[str], found: str, answers: list[dict[str, Any]]) -> Solved:
     tokens = [count_tokens(encoded(answer)) for answer in answers]
     names = " or ".join(sorted(planted)) or "nothing"
     name = path.relative_to(SHARED).as_posix() if path.is_relative_to(SHARED) else path.name
