@@ -169,7 +169,9 @@ def compare(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
 def query(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
     """Run a SELECT over the tables of a capture."""
     limit = given.get("limit", DEFAULT_SQL_ROWS)
-    found = run_query(workspace.path(given["capture"]), given["sql"], limit)
+    name, sql = given["capture"], given["sql"]
+    path = workspace.path(name)
+    found = workspace.kept(("query", sql, limit), [name], lambda: run_query(path, sql, limit))
     rows = [[_cell(value) for value in row] for row in found["rows"]]
     answer: ToolAnswer = {
         "notice": NOTICE,
