@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 SOURCES = {
-    "gpusight": "samples of `gpusight record --stacks`",
+    "gpusight": "samples of `gpusight record`",
     "nsys-python": "Python samples of nsys",
     "nsys-cpu": "CPU samples of nsys",
     "nsys-cuda-backtrace": "backtraces of CUDA calls",

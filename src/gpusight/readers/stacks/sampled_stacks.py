@@ -1,4 +1,4 @@
-"""Stacks that `gpusight record --stacks` sampled, from the file next to a capture.
+"""Stacks that `gpusight record` sampled, from the file next to a capture.
 
 The file is checked as an untrusted one: one that is damaged, or of another run, is left out with a
 note, and the capture is read without it.
