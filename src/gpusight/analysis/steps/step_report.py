@@ -19,8 +19,8 @@ from gpusight.analysis.launch_index import (
     took_ns,
 )
 from gpusight.analysis.selection import EVERYTHING, Selection
+from gpusight.analysis.steps.program_phases import NO_PHASES, UNKNOWN, phases_of_work
 from gpusight.analysis.steps.step_list import absent, frame_of
-from gpusight.analysis.steps.step_phases import NO_PHASES, UNKNOWN, phases_of_work
 from gpusight.analysis.steps.step_window import (
     NO_STEPS,
     SUGGESTION,
