@@ -48,14 +48,15 @@ def _is_sampled_alone() -> bool:
 
     Python before 3.8 is left alone: nsys records it all the same.
     """
-    if sys.version_info >= (3, 10):  # noqa: UP036 - the program's, not ours
+    version = tuple(sys.version_info[:2])  # of the program, not ours
+    if version >= (3, 10):
         return False
     import json
 
     plan = json.loads(os.environ["GPUSIGHT_RECORD"])
     if plan["recorder"] != "surrounded":
         return False
-    if sys.version_info >= (3, 8):  # noqa: UP036
+    if version >= (3, 8):
         path = _HERE.parent / "stack_sampler.py"
         spec = importlib.util.spec_from_file_location("gpusight_stack_sampler", str(path))
         assert spec is not None
