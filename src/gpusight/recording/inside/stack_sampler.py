@@ -55,6 +55,8 @@ RATE, RESET, CAPTURE, END = b"R", b"Z", b"X", b"E"
 HEADER = struct.Struct("<cII")
 """Of a chunk: kind, bytes, CRC-32 of kind and bytes."""
 MAX_CHUNK = 1 << 24
+MAX_CHUNKS = 1_000_000
+"""Of a process: four a second are usual."""
 NO_PARENT, CUT_OFF = 0xFFFFFFFF, 0xFFFFFFFE
 """Parents of outermost frames; of the second, frames further out were left out."""
 SAMPLE = struct.Struct("<IIII")
@@ -126,7 +128,12 @@ def processes(data: bytes) -> Iterator[tuple[list[tuple[bytes, bytes]], bool]]:
         while at + HEADER.size <= len(data) and not data.startswith(MAGIC, at):
             kind, size, check = HEADER.unpack_from(data, at)
             body = data[at + HEADER.size : at + HEADER.size + size]
-            if size > MAX_CHUNK or len(body) < size or zlib.crc32(body, zlib.crc32(kind)) != check:
+            if (
+                size > MAX_CHUNK
+                or len(body) < size
+                or len(found) == MAX_CHUNKS
+                or zlib.crc32(body, zlib.crc32(kind)) != check
+            ):
                 break
             found.append((kind, body))
             at += HEADER.size + size
