@@ -204,7 +204,7 @@ def _check_target(capture: Path, target: Path, cleaner: Cleaner, form: str) -> N
         )
 
 
-def _leftovers(scan: LeakScan, target: Path, stacks: bytes) -> Iterator[Leak]:
+def _leftovers(scan: LeakScan, target: Path, stacks: bytes = b"") -> Iterator[Leak]:
     """Search the copy, its name and its stacks for the removed values."""
     values = identifying_values(scan.hidden)
     needles = {value[:_MAX_NEEDLE_BYTES]: category for value, category in values.items()}
