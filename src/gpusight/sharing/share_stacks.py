@@ -63,8 +63,8 @@ def stacks_copy(
     tally = LeakTally()
     try:
         source = capture_source(capture, cache=False)
-        found = list(aligned_processes(source, read_processes(path)))
-        data = b"".join(_Process(own, options, numbers, tally).data() for own in found)
+        sampled = list(aligned_processes(source, read_processes(path)))
+        data = b"".join(_Process(own, options, numbers, tally).data() for own in sampled)
         source.close()
     except (ValueError, OSError, struct.error) as error:
         return b"", tally.scan((_LEFT_OUT.format(" ".join(str(error).split())[:200]),))

@@ -187,15 +187,15 @@ def read_processes(path: Path) -> list[SampledProcess]:
     data = path.read_bytes()
     if not data.startswith(stacks.MAGIC):
         raise ValueError("it does not begin as one")
-    found: list[SampledProcess] = []
+    sampled: list[SampledProcess] = []
     for process in stacks.processes(data):
-        found.append(SampledProcess.read(*process))
-        chunks = sum(other.chunks for other in found)
-        if len(found) > _MAX_PROCESSES or chunks > stacks.MAX_CHUNKS:
+        sampled.append(SampledProcess.read(*process))
+        chunks = sum(other.chunks for other in sampled)
+        if len(sampled) > _MAX_PROCESSES or chunks > stacks.MAX_CHUNKS:
             raise ValueError("it has more processes or chunks than we read")
-    if sum(process.sample_count for process in found) > _MAX_SAMPLES:
+    if sum(process.sample_count for process in sampled) > _MAX_SAMPLES:
         raise ValueError(f"it has more than {_MAX_SAMPLES:,} samples")
-    return found
+    return sampled
 
 
 class StackedSource(TraceSource):
@@ -301,11 +301,11 @@ class JoinedStacks:
 _TIMED = ("time_ns", "process", "thread", "stack", "weight_ns", "late_ns")
 
 
-def join_stacks(source: TraceSource, found: Sequence[SampledProcess]) -> JoinedStacks:
+def join_stacks(source: TraceSource, sampled: Sequence[SampledProcess]) -> JoinedStacks:
     """Put samples on the clock of a capture; raises ValueError where they are not of its run."""
     samples, rows, errors_ns = [], [], []
-    first_stack, left_out = 0, sum(process.sample_count for process in found)
-    for own in aligned_processes(source, found):
+    first_stack, left_out = 0, sum(process.sample_count for process in sampled)
+    for own in aligned_processes(source, sampled):
         taken = own.process.samples()
         known = taken.join(own.threads, on="tid", how="inner", maintain_order="left")
         left_out -= known.height
@@ -327,7 +327,7 @@ def join_stacks(source: TraceSource, found: Sequence[SampledProcess]) -> JoinedS
     notes = [f"{counts}; their times are within {format_time(max(errors_ns))} of the capture's"]
     if left_out:
         notes.append(f"{left_out:,} sampled stacks are of threads that the capture does not have")
-    if not all(process.is_whole for process in found):
+    if not all(process.is_whole for process in sampled):
         notes.append("the file of sampled stacks is damaged: some of them are left out")
     tables = {"stack_samples": frame, "stack_frames": pl.concat(rows)}
     return JoinedStacks({n: as_table(n, table) for n, table in tables.items()}, tuple(notes))
@@ -346,14 +346,14 @@ class AlignedProcess:
 
 
 def aligned_processes(
-    source: TraceSource, found: Sequence[SampledProcess]
+    source: TraceSource, sampled: Sequence[SampledProcess]
 ) -> Iterator[AlignedProcess]:
     """Find sampled processes in a capture; raises ValueError where they are not of its run."""
     processes = _loaded(source, "processes", ("process", "pid"))
     threads = _loaded(source, "threads", ("thread", "process", "tid"))
     marks = _marks(source)
-    _check_run(source.meta, found, marks, processes)
-    for process in found:
+    _check_run(source.meta, sampled, marks, processes)
+    for process in sampled:
         clock = CaptureClock.of(process, marks, source.meta)
         keys = processes.filter(pl.col("pid") == process.about.pid)["process"].to_list()
         if clock is not None and keys:
@@ -378,39 +378,39 @@ def _marks(source: TraceSource) -> dict[tuple[str, int, int], int]:
     ranges = source.load("ranges", ["name", "start_ns"]).filter(
         pl.col("name").cast(pl.String).str.starts_with(stacks.CLOCK_MESSAGE)
     )
-    found = {}
+    marks = {}
     for name, start_ns in ranges.with_columns(pl.col("name").cast(pl.String)).iter_rows():
         try:
             mark = msgspec.json.decode(name.removeprefix(stacks.CLOCK_MESSAGE), type=_Mark)
         except msgspec.DecodeError:
             continue
-        found[mark.session, mark.pid, mark.time] = start_ns
-    return found
+        marks[mark.session, mark.pid, mark.time] = start_ns
+    return marks
 
 
 def _check_run(
     meta: Meta,
-    found: Sequence[SampledProcess],
+    sampled: Sequence[SampledProcess],
     marks: dict[tuple[str, int, int], int],
     processes: pl.DataFrame,
 ) -> None:
     """Raise where samples are of another run than the capture."""
-    sessions = {process.about.session for process in found}
+    sessions = {process.about.session for process in sampled}
     known = {session for session, _, _ in marks} | ({meta.session} if meta.session else set())
     if known and not sessions & known:
         raise ValueError("they are of another run than the capture")
     if known:
         return
     pids = set(processes["pid"].to_list())
-    if not any(process.about.pid in pids for process in found):
+    if not any(process.about.pid in pids for process in sampled):
         raise ValueError("they are of other processes than the capture")
     begin_ns = meta.start_utc_ns
-    if begin_ns is None and all(c.kind == "capture" for p in found for c in p.clocks):
+    if begin_ns is None and all(c.kind == "capture" for p in sampled for c in p.clocks):
         return  # a sanitized copy, which has no date
     if begin_ns is None:
         raise ValueError("the capture has neither the session nor the time of its run")
     end_ns = begin_ns + (meta.duration_ns or 0)
-    walls = [c.value for p in found for c in p.clocks if c.kind == "wall" and c.value is not None]
+    walls = [c.value for p in sampled for c in p.clocks if c.kind == "wall" and c.value is not None]
     if not walls or min(walls) > end_ns + _SLACK_NS or max(walls) < begin_ns - _SLACK_NS:
         raise ValueError("they were taken at another time than the capture")
 
