@@ -85,7 +85,7 @@ def straggler_table(stragglers: tuple[Straggler, ...]) -> TableResult:
 
 
 def _mostly(evidence: tuple[Evidence, ...]) -> str | None:
-    timed = [one for one in evidence if one.unit == "ns"]
+    timed = [item for item in evidence if item.unit == "ns"]
     if not timed:
         return None
     return f"{timed[0].metric.removeprefix('more ')} +{format_time(timed[0].value, digits=3)}"
@@ -153,7 +153,7 @@ def _predictions(job: JobRanks) -> tuple[Fact, ...]:
         change = _change(now_ns, job.meta["balanced_step_ns"])
         label = f"all {len(costly)} as fast as the median"
         facts.append(Fact("balanced", label, change, Fmt.TEXT, "All stragglers together"))
-    dimensions = [f"{one['kind']} {one['size'] or ''}".strip() for one in job.meta["parallelism"]]
+    dimensions = [f"{row['kind']} {row['size'] or ''}".strip() for row in job.meta["parallelism"]]
     if dimensions:
         text = " x ".join(dimensions)
         facts.append(Fact("parallelism", "parallel by", text, Fmt.TEXT, "By process groups"))

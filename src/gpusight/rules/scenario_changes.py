@@ -32,6 +32,7 @@ from gpusight.rules.engine import MAX_REPLAY_ERROR, verdict_among
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.patterns.fp32_gemms import gemms_on_cuda_cores, targets, without_memory_bound
 from gpusight.rules.patterns.host_gaps import before_calls, input_before
+from gpusight.rules.patterns.kernel_groups import graph_gap_ns
 from gpusight.rules.process_sections import first_process
 from gpusight.rules.registry import select_rules, timeline_rules
 from gpusight.rules.rule import RuleMatch, RuleNotApplicable
@@ -156,7 +157,8 @@ def changes_of_scenario(context: RuleContext, scenario: Scenario) -> Changes:
     """Return the changes of a scenario; raises UsageError where it matches nothing."""
     match scenario.verb:
         case ScenarioAction.GRAPH:
-            return (as_graphs(outside=memcpys.not_in_graphs(context)),)
+            outside = memcpys.not_in_graphs(context)
+            return (as_graphs(gap_ns=graph_gap_ns(context), outside=outside),)
         case ScenarioAction.SPEEDUP:
             return _faster(context, scenario)
         case ScenarioAction.PRECISION:

@@ -32,12 +32,13 @@ from gpusight.rules.engine import MAX_REPLAY_ERROR, run_timeline_rules
 from gpusight.rules.locations import CANDIDATES, events_named
 from gpusight.rules.patterns.host_gaps import launching_thread
 from gpusight.rules.registry import select_rules, timeline_rules
+from gpusight.rules.rule import UNKNOWN_PEAKS, UNKNOWN_SMS
 from gpusight.rules.timeline.gil_contention import MIN_WAIT_SHARE, is_python, lock_waits
 from gpusight.trace.intervals import Intervals, clip, intersect, subtract, union
 from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gpusight.analysis.ledger.device_ledger import Accounting
     from gpusight.analysis.steps.step_list import TraceStep
@@ -106,6 +107,7 @@ def diagnose_timeline(
             *(f"the environment of the capture has {text}" for text in trace.meta.debug_settings),
             *graph_notes(trace),
             *sample_notes(context, selection),
+            *_unknown_gpu_note(results.lacking_data),
             *focus.notes,
             *recorded_note(context.issued),
         ),
@@ -126,6 +128,12 @@ def sample_notes(context: RuleContext, selection: Selection) -> list[str]:
             f"{processes} processes used GPUs: one is evaluated; --process selects another"
         )
     return notes
+
+
+def _unknown_gpu_note(lacking: Mapping[str, str]) -> list[str]:
+    """Name the rules that need to know the GPU, where the capture does not name it."""
+    rules = [rule for rule, why in lacking.items() if why in (UNKNOWN_PEAKS, UNKNOWN_SMS)]
+    return [f"the GPU is unknown: not evaluated: {', '.join(rules)}"] if rules else []
 
 
 def gpu_processes(trace: Trace) -> int:
@@ -186,8 +194,8 @@ class FindingLocator:
                     TimelineLocation(start_ns, end_ns, f"{name} {format_time(end_ns - start_ns)}")
                 ),
             )
-        if "telling" not in spans.columns:
-            spans = spans.with_columns(pl.col("weight_ns").cast(pl.Float64).alias("telling"))
+        if "priority" not in spans.columns:
+            spans = spans.with_columns(pl.col("weight_ns").cast(pl.Float64).alias("priority"))
         best = _best_locations(spans, self._focus.steps, most)
         return tuple(map(self._recorded, best))
 
@@ -235,7 +243,7 @@ def locations_of_kernels(
         pl.col("short_name").alias("name"),
         pl.lit("kernels").alias("table"),
         pl.col("row").cast(pl.Int64),
-        duration_ns.cast(pl.Float64).alias("telling"),
+        duration_ns.cast(pl.Float64).alias("priority"),
     )
     return _best_locations(spans, () if focus is None else focus.steps, most)
 
@@ -249,7 +257,7 @@ def _best_locations(
     rows = (
         spans.with_columns(pl.Series("step", step_index, pl.Int64))
         .unique(["start_ns", "end_ns", "name"], keep="first", maintain_order=True)
-        .sort("telling", "start_ns", descending=[True, False])
+        .sort("priority", "start_ns", descending=[True, False])
         .with_columns(pl.int_range(pl.len()).over("step").alias("rank_in_step"))
         .sort("rank_in_step", maintain_order=True)
         .head(max(1, most))

@@ -109,6 +109,26 @@ def test_a_step_out_of_the_ordinary_is_marked() -> None:
     assert rows[4]["remark"] == "slow"
 
 
+def test_a_first_step_that_fills_the_pipeline_is_not_slow() -> None:
+    """The GPU is one step behind the host: only the first step has nothing to overlap with."""
+    ranges, kernels, calls = [], [], []
+    for n in range(6):
+        at = n * 1000
+        ranges.append({"name": f"step_{n}", "start_ns": at, "end_ns": at + 1000})
+        calls.append(
+            {"name": "cudaLaunchKernel", "start_ns": at, "end_ns": at + 10, "correlation": n}
+        )
+        kernels.append({"name": "k", "start_ns": at + 800, "end_ns": at + 1700, "correlation": n})
+    rows = table(steps(build_trace(ranges=ranges, kernels=kernels, api_calls=calls), warmup=True))
+    assert [row["took_ns"] for row in rows] == [1700, *[1000] * 5]
+    assert [row["remark"] for row in rows] == ["pipeline fill", *[None] * 5]
+    assert not any(row["outlier"] for row in rows)
+    # A host that is slow in the first step is another matter.
+    ranges[0]["start_ns"] = -1000
+    rows = table(steps(build_trace(ranges=ranges, kernels=kernels, api_calls=calls), warmup=True))
+    assert rows[0]["remark"] == "slow"
+
+
 def test_a_long_pause_makes_the_step_after_it_slow() -> None:
     starts = [0, 1000, 2000, 3000, 9000, 10_000]
     ranges = [
@@ -191,15 +211,15 @@ def test_a_capture_of_few_activities_is_read(kind: str, count: int) -> None:
 
 
 def test_a_window_without_a_whole_step_says_so() -> None:
-    found = steps(program(), window=(110 * US, 100_000_000))
-    assert isinstance(found, Composite)  # cut at the last activity; two steps are inside
-    found = steps(program(), window=(0, 50 * US))
-    assert isinstance(found, NotApplicable)
-    assert found.reason == "the window contains no whole step"
+    report = steps(program(), window=(110 * US, 100_000_000))
+    assert isinstance(report, Composite)  # cut at the last activity; two steps are inside
+    report = steps(program(), window=(0, 50 * US))
+    assert isinstance(report, NotApplicable)
+    assert report.reason == "the window contains no whole step"
     lone = build_trace(kernels=[{"start_ns": 5, "end_ns": 90, "name": "k"}])
-    found = steps(lone, window=(0, 50))
-    assert isinstance(found, NotApplicable)
-    assert "does not repeat itself" in found.reason
+    report = steps(lone, window=(0, 50))
+    assert isinstance(report, NotApplicable)
+    assert "does not repeat itself" in report.reason
 
 
 def test_a_step_is_never_busier_than_it_is_long() -> None:

@@ -79,9 +79,9 @@ def test_a_trace_of_operations_gives_the_slowdown(
     text = run(capsys, trace)
     assert "2 stages x 2 data-parallel ranks" in text.splitlines()[0]
     assert max(map(len, text.splitlines())) <= 80
-    found = json.loads(run(capsys, trace, "--format", "json"))
-    assert found["slowdown"]["blocking"] > 1.05
-    assert next(iter(found["slowdown"]["by_operation"])) == "forward-compute"
+    document = json.loads(run(capsys, trace, "--format", "json"))
+    assert document["slowdown"]["blocking"] > 1.05
+    assert next(iter(document["slowdown"]["by_operation"])) == "forward-compute"
     other = tmp_path / "other.parquet"
     shutil.copy(trace, other)
     assert "pass one job trace alone" in run(capsys, trace, other, code=2)

@@ -257,8 +257,8 @@ def _with_nccl_calls(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 def _whole(spans: pl.DataFrame) -> pl.DataFrame:
     """Return the calls of each span as one: those that send, or else all, together."""
     sends = pl.col("call_kind") == "send"
-    some = sends.any()
-    of_way = pl.when(some).then(sends).otherwise(pl.lit(value=True))
+    has_sends = sends.any()
+    of_way = pl.when(has_sends).then(sends).otherwise(pl.lit(value=True))
     one_group = pl.col("call_group").n_unique() == 1
     return spans.group_by("thread", "span_start", maintain_order=True).agg(
         call_kind=pl.when(pl.len() == 1).then(pl.col("call_kind").first()),
@@ -323,8 +323,8 @@ def _numbered(
 def _payload(text: str | None) -> tuple[int | None, str | None, int | None]:
     """Return bytes, communicator and operation id of a payload of NCCL."""
     facts = payload_facts(text)
-    found = (_first(facts, pattern) for pattern in (r"message size|bytes$", r"operation ?id"))
-    size, operation = (value if isinstance(value, int) else None for value in found)
+    numbers = (_first(facts, pattern) for pattern in (r"message size|bytes$", r"operation ?id"))
+    size, operation = (value if isinstance(value, int) else None for value in numbers)
     group = _first(facts, r"communicator|^comm")
     return size, None if group is None else str(group), operation
 

@@ -101,7 +101,7 @@ def ranks_whatif(
         reason = "the captures do not show that the ranks wait for each other"
         return NotApplicable(COMMAND, reason, "see: gpusight ranks FILES")
     numbers = [digest.rank or 0 for digest in ordered]
-    notes = [f"not used: {one.file}: {one.reason}" for one in unread]
+    notes = [f"not used: {rank.file}: {rank.reason}" for rank in unread]
     if not changes:
         late = find_stragglers(ordered, numbers, waits, own)
         changes = [(AS_MEDIAN, str(s.rank)) for s in late if s.recoverable_ns > 0]
@@ -123,36 +123,36 @@ def ranks_whatif(
 
 def operations_whatif(operations: pl.DataFrame) -> TableResult | NotApplicable:
     """Simulate a job with its worst workers, its last stage, or an operation ideal."""
-    found = job_slowdown(operations)
-    if isinstance(found, NotApplicable):
-        return found
-    step_ns = float(np.mean(found.simulated_ns))
-    changes = _of_operations(found)
+    slowdown = job_slowdown(operations)
+    if isinstance(slowdown, NotApplicable):
+        return slowdown
+    step_ns = float(np.mean(slowdown.simulated_ns))
+    changes = _of_operations(slowdown)
     alone = [step_ns - ns for ns in changes.values()]
     names = [*changes, "mean speed: all operations"]
-    shape = f"{found.stages} stages x {found.dp_ranks} data-parallel ranks"
+    shape = f"{slowdown.stages} stages x {slowdown.dp_ranks} data-parallel ranks"
     notes = ["each change alone; the last one is all of them together"]
-    launch_ns = float(np.mean(found.measured_ns)) - step_ns
+    launch_ns = float(np.mean(slowdown.measured_ns)) - step_ns
     notes.append(f"without launch delays of {format_time(launch_ns, digits=3)}/step")
-    ideal_ns = found.ideal_ns
+    ideal_ns = slowdown.ideal_ns
     steps = [*changes.values(), ideal_ns]
     alone = [*alone, step_ns - ideal_ns]
     table = _table(names, step_ns, alone, steps, notes, None, shape)
     frame = table.frame.with_columns(
         saved_ns=pl.col("alone_ns"), share=pl.col("alone_ns") / step_ns
     )
-    meta = {**table.meta, "slowdown": found.to_dict()}
+    meta = {**table.meta, "slowdown": slowdown.to_dict()}
     return TableResult(table.command, table.title, FIELDS, frame, meta, tuple(notes))
 
 
-def _of_operations(found: JobSlowdown) -> Mapping[str, float]:
-    ranks = ", ".join(map(str, found.worst_workers.ranks[:4]))
-    more = ", …" if len(found.worst_workers.ranks) > 4 else ""
-    plural = "s" * (len(found.worst_workers.ranks) > 1)
+def _of_operations(slowdown: JobSlowdown) -> Mapping[str, float]:
+    ranks = ", ".join(map(str, slowdown.worst_workers.ranks[:4]))
+    more = ", …" if len(slowdown.worst_workers.ranks) > 4 else ""
+    plural = "s" * (len(slowdown.worst_workers.ranks) > 1)
     return {
-        f"mean speed: rank{plural} {ranks}{more}": found.worst_workers.fixed_ns,
-        "mean speed: last stage": found.last_stage.fixed_ns,
-        "balanced stages (compute)": found.balanced_stages_ns,
+        f"mean speed: rank{plural} {ranks}{more}": slowdown.worst_workers.fixed_ns,
+        "mean speed: last stage": slowdown.last_stage.fixed_ns,
+        "balanced stages (compute)": slowdown.balanced_stages_ns,
     }
 
 
@@ -253,7 +253,7 @@ def _transfer_change(verb: str, text: str, model: _Model, notes: list[str]) -> C
         if text not in _FORMATS:
             raise UsageError(f"no format {text}", hint=f"write one of {', '.join(_FORMATS)}")
         notes.append("gradients are assumed to be FP32 now")
-        return lambda one: _rescaled(one, rows, 2.0, latency_ns)
+        return lambda program: _rescaled(program, rows, 2.0, latency_ns)
     return _bucketed(rows, _bytes(text), latency_ns)
 
 

@@ -40,7 +40,7 @@ _NEAR_BEST = 0.5
 collectives are missing in the middle, no shift matches all."""
 _WHOLE_SHARE = 0.9
 """Part of the shorter sequence that must overlap, so that nothing seems to be missing in it."""
-_MOST = 0.8
+_MIN_AGREEING = 0.8
 """Part of the pairs whose ends must agree: after a gap, only some of them may be right."""
 _MAX_WALKED = 64
 """Candidates that are tried."""
@@ -260,7 +260,7 @@ def _badness(
         return np.inf, 0, 0, 0
     at, place = np.array(pairs).T
     apart = reference.end_ns[at] - own.end_ns[place]
-    spread = float(np.quantile(np.abs(apart - np.median(apart)), _MOST))
+    spread = float(np.quantile(np.abs(apart - np.median(apart)), _MIN_AGREEING))
     other_steps = int((reference.step[at] != own.step[place]).sum())
     # Spreads of the same size are equally good.
     return (
