@@ -208,6 +208,6 @@ def digests_of(
 
 
 def not_comparable(path: Path) -> NotACaptureError:
-    """Give the error of a file that is neither a capture nor a baseline."""
-    hint = "create a baseline: gpusight baseline save CAPTURE… -o baseline.json"
-    return NotACaptureError(f"{path} is not a baseline, nor a trace", hint=hint)
+    """Give the error of a file that is neither a capture of steps nor a baseline."""
+    hint = "pass a capture (nsys, torch.profiler, JAX), or a file of gpusight baseline save"
+    return NotACaptureError(f"{path} is neither a timeline nor a baseline", hint=hint)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpusight import api
 from gpusight.errors import UsageError
+from gpusight.mcp.query_process import run_query
 from gpusight.mcp.tool_answers import (
     MAX_CELL_CHARS,
     NOTICE,
@@ -169,12 +170,14 @@ def compare(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
 def query(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
     """Run a SELECT over the tables of a capture."""
     limit = given.get("limit", DEFAULT_SQL_ROWS)
-    frame = api.sql(workspace.trace(given["capture"]), given["sql"]).frame
-    rows = [[_cell(value) for value in row] for row in frame.head(limit).iter_rows()]
+    name, sql = given["capture"], given["sql"]
+    path = workspace.path(name)
+    found = workspace.kept(("query", sql, limit), [name], lambda: run_query(path, sql, limit))
+    rows = [[_cell(value) for value in row] for row in found["rows"]]
     answer: ToolAnswer = {
         "notice": NOTICE,
-        "columns": [quoted(name) for name in frame.columns],
-        "rows_of_query": frame.height,
+        "columns": [quoted(name) for name in found["columns"]],
+        "rows_of_query": found["height"],
         "units": "times are ns since the start of the capture, sizes bytes",
     }
     return page(answer, "rows", rows, first_row(given))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,12 +54,28 @@ class Workspace:
             raise UsageError("a path cannot hold a zero byte")
         for folder in self.folders:
             path = Path(os.path.realpath(folder / name))
-            if self._is_inside(path) and path.exists():
+            if self._is_inside(path) and path.exists() and self._leads_nowhere_else(path):
                 return path
         raise UsageError(
             "no such capture in the folders of this server",
             hint="call open without a capture for a list",
         )
+
+    def _leads_nowhere_else(self, path: Path) -> bool:
+        """Return whether a folder, which may be one capture, holds no links out of the folders."""
+        if not path.is_dir():
+            return True
+        parts = (Path(parent, name) for parent, _, names in os.walk(path) for name in names)
+        links = (part for part in islice(parts, _MAX_ENTRIES) if part.is_symlink())
+        return all(self._is_inside(link.resolve()) for link in links)
+
+    def files(self, name: str) -> list[Path]:
+        """Give the captures of a folder, or the file itself; links out of it are left out."""
+        path = self.path(name)
+        if not path.is_dir():
+            return [path]
+        inside = [file for file in sorted(path.iterdir()) if self._is_inside(file.resolve())]
+        return [file for file in inside if is_capture_name(file)]
 
     def _is_inside(self, path: Path) -> bool:
         return any(path == folder or path.is_relative_to(folder) for folder in self.folders)
