@@ -121,7 +121,7 @@ def _communication_sections(job: JobRanks) -> Iterator[ReportSection]:
 
 def _reasons(job: JobRanks) -> str:
     listed = job.communication.collectives if job.communication else ()
-    known = dict.fromkeys(one.reason for one in listed if one.reason)
+    known = dict.fromkeys(collective.reason for collective in listed if collective.reason)
     return "; ".join(f"{reason}: {MEANINGS[reason]}" for reason in known) + "."
 
 
