@@ -71,9 +71,10 @@ def exposed_table(job: JobRanks, most: int) -> Iterator[TableResult]:
         return
     min_ns = _MIN_EXPOSED_SHARE * float(job.meta["step_ns"])
     listed = [one for one in job.communication.collectives if one.exposed_ns >= min_ns]
+    several = {(o.kind, o.bytes) for o in job.communication.collectives if (o.number or 0) > 1}
     rows = [
         (
-            _name(one.kind, one.bytes, one.number),
+            _name(one.kind, one.bytes, one.number if (one.kind, one.bytes) in several else None),
             one.per_step,
             one.duration_ns,
             one.exposed_ns,
