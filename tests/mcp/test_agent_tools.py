@@ -137,6 +137,9 @@ def test_window_adds_up_what_runs(workspace: Workspace) -> None:
     [gpu] = answer["gpus"]
     assert sum(gpu["kinds_ms"].values()) == pytest.approx(20 * gpu["busy_percent"] / 100, rel=0.01)
     assert answer["longest_events"][0]["name"] == "`step_1`"
+    for kernel in answer["kernels"]:
+        launch = call(workspace, "explain", capture=TIMELINE, id=kernel["longest"])
+        assert launch["name"] == kernel["name"]
     assert "end after it starts" in refused(
         workspace, "window", capture=TIMELINE, start_ms=5, end_ms=5
     )
