@@ -42,12 +42,13 @@ _RECORD_TIMEOUT_S = 600
 def open_capture(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
     """List the captures of the folders, or describe one."""
     if "capture" not in given:
+        listed = workspace.captures()
         files = [
             {"capture": quoted(workspace.name(path), 300), "kb": path.stat().st_size // 1000}
-            for path in workspace.captures()
+            for path in listed.paths
         ]
         hint = "" if files else "no captures here: record one with `gpusight record -- PROGRAM`"
-        answer = without_empty({"notice": NOTICE, "hint": hint})
+        answer = without_empty({"notice": NOTICE, "hint": hint, "notes": list(listed.notes)})
         return page(answer, "captures", files, first_row(given))
     trace = workspace.trace(given["capture"])
     rows = api.info(trace).to_dict()["rows"]
@@ -254,7 +255,7 @@ def record(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
             "this server runs no programs", hint="start it with gpusight mcp --allow-run"
         )
     folder = workspace.folders[0]
-    known = set(workspace.captures())
+    known = set(workspace.captures().paths)
     program = [str(word) for word in given["program"]]
     options = ["-o", str(folder / given["output"])] if "output" in given else []
     if "drill" in given:
@@ -279,7 +280,7 @@ def record(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
             hint="give a longer timeout_s, or record fewer steps",
         ) from error
     output = done.stdout.decode("utf-8", "replace")
-    new = [path for path in workspace.captures() if path not in known]
+    new = [path for path in workspace.captures().paths if path not in known]
     return without_empty(
         {
             "notice": NOTICE,
