@@ -1029,7 +1029,8 @@ def ranks_whatif(
 
     `changes` are pairs of an option of `gpusight whatif --ranks` and its value, in order:
     `("as-median", "2")`, `("gradients", "bf16")`, `("bucket", "100MB")`, `("overlap",
-    "communication")`, `("balance", "ranks")`. Without any, each straggler as fast as the median.
+    "communication")`, `("balance", "ranks")` (or stages, experts). Without any, each straggler as
+    fast as the median.
     `captures` are read as by `gs.ranks`; of a job trace, its worst workers, its last stage and
     balanced stages are simulated.
     """

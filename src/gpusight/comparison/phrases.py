@@ -213,7 +213,7 @@ WORTH_NAMING = 0.1
 """Share of a change from which on an entry of it is named."""
 FAR_MORE = 2.0
 """Multiple of the total change from which on the change of a part is far more."""
-_MOST_ENTRIES = 4
+_MAX_ENTRIES = 4
 
 
 def whole(comparison: Comparison) -> tuple[str, MeasuredChange]:
@@ -249,7 +249,7 @@ def entries(
 
 def sentences(changes: Iterable[tuple[str, MeasuredChange]]) -> str:
     """List changes by name."""
-    return listed((f"{name} {signed(change.delta)}" for name, change in changes), _MOST_ENTRIES)
+    return listed((f"{name} {signed(change.delta)}" for name, change in changes), _MAX_ENTRIES)
 
 
 _MIN_RUNNING = 0.5

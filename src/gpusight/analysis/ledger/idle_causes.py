@@ -70,7 +70,7 @@ _EVERYDAY = re.compile(
 _CAPTURE_BEGINS, _CAPTURE_ENDS = (
     re.compile(rf"^(?:cu|cuda|hip)Stream{edge}Capture") for edge in ("Begin", "End")
 )
-_MOST_LAUNCHES = 1 / 3
+_MAX_LAUNCHES = 1 / 3
 """Ranges named like input that hold more of their thread's launches are not input."""
 _CALL_CAUSES = {
     IdleCause.SYNCHRONIZING: (CallKind.SYNC,),
@@ -276,7 +276,7 @@ class _LaunchCalls:
         threads = events.group_by("thread", maintain_order=True)
         with_shares = pl.concat([self._with_shares(part) for _, part in threads])
         family = pl.col("name").cast(pl.String).str.replace_all(r"\d+", "#")
-        much = pl.col("launch_share").sum().over("thread", family) > _MOST_LAUNCHES
+        much = pl.col("launch_share").sum().over("thread", family) > _MAX_LAUNCHES
         return with_shares.filter(~much).select(_EVENTS)
 
     def _with_shares(self, events: pl.DataFrame) -> pl.DataFrame:

@@ -42,6 +42,7 @@ FIELDS = (
     Field("group", "Group", Fmt.TEXT, "Process group or NCCL communicator; null if not recorded"),
     Field("group_ranks", "Ranks", Fmt.TEXT, "Ranks of the group, as JSON", shown=False),
     Field("sequence", "Sequence", Fmt.ID, "Number of the collective in its group"),
+    Field("peer", "Peer", Fmt.ID, "Rank that it sends to or receives from", shown=False),
     Field("operation", "Operation", Fmt.ID, "NCCL's operation id, the same on all ranks"),
     Field("rank", "Rank", Fmt.ID, "Rank that ran it"),
     Field("process", "Process", Fmt.ID, "Key of its process", shown=False),
@@ -148,7 +149,7 @@ def _launches(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-_FACTS = ("recorded_kind", "bytes", "group", "group_ranks", "sequence")
+_FACTS = ("recorded_kind", "bytes", "group", "group_ranks", "sequence", "peer")
 
 
 def _facts(rows: pl.DataFrame) -> list[pl.Expr]:
@@ -160,11 +161,13 @@ def _facts(rows: pl.DataFrame) -> list[pl.Expr]:
         pl.col("group").cast(pl.String),
         pl.col("ranks").cast(pl.String).alias("group_ranks"),
         pl.col("sequence"),
+        pl.col("peer"),
     ]
 
 
 def _arguments(trace: Trace, columns: list[str]) -> pl.DataFrame:
-    names = ["name", "side", "library", "in_bytes", "out_bytes", "group", "ranks", "sequence"]
+    names = ["name", "side", "library", "in_bytes", "out_bytes", "group", "ranks"]
+    names += ["sequence", "peer"]
     rows = trace.table("collectives", [*names, *columns])
     return rows.select(
         *columns,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.ranks.balance import expert_layers, expert_times, stages_of
 from gpusight.analysis.ranks.job_ranks import ordered_ranks
 from gpusight.analysis.ranks.job_slowdown import job_slowdown
 from gpusight.analysis.ranks.match_collectives import match_collectives
@@ -78,7 +79,7 @@ class _Model:
         return np.maximum(0, segments)
 
     def step_ns(self) -> float:
-        return float(self.own_ns().max(axis=1, initial=0).sum()) / max(1, len(self.own.steps))
+        return self.own.job_ns_of(self.own_ns())
 
 
 Change = Callable[[_Model], _Model]
@@ -221,11 +222,7 @@ def _change(
             raise UsageError(f"no rank {text}", hint=f"ranks are {shown}")
         return _as_median(numbers.index(int(text)))
     if verb == BALANCE:
-        if text != "ranks":
-            raise UsageError(
-                f"cannot balance {text}", hint="write --balance ranks; a job trace balances stages"
-            )
-        return _balanced
+        return _balance_change(text, model)
     if verb not in JOB_CHANGES:
         raise UsageError(
             f"--{verb} does not apply to all ranks of a job",
@@ -270,6 +267,59 @@ def _as_median(place: int) -> Change:
         return _replaced(model, work_ns=work)
 
     return change
+
+
+def _balance_change(text: str, model: _Model) -> Change:
+    waits = CollectiveWaits(model.matched)
+    if text == "ranks":
+        return _balanced
+    if text == "stages":
+        stages = stages_of(model.digests, waits)
+        if not stages:
+            raise UsageError(
+                "--balance stages needs sends and receives whose ranks are known",
+                hint="PyTorch 2.6 or newer records them; a job trace has them too",
+            )
+        return lambda one: _stages_balanced(one, stages)
+    if text == "experts":
+        layers = expert_layers(waits)
+        if not layers:
+            raise UsageError(
+                "--balance experts needs pairs of all-to-alls in each step",
+                hint="see the collectives of: gpusight ranks FILES",
+            )
+        return lambda one: _experts_balanced(one, layers)
+    raise UsageError(f"cannot balance {text}", hint="write --balance ranks, stages or experts")
+
+
+def _stages_balanced(model: _Model, stages: Sequence[Sequence[int]]) -> _Model:
+    """Give all stages the mean compute time: their ranks have as much more or less work."""
+    compute = np.array([np.mean([s.compute_ns for s in d.steps]) for d in model.digests])
+    mean_ns = float(np.mean([compute[list(ranks)].mean() for ranks in stages]))
+    steps = max(1, len(model.own.steps))
+    work = model.work_ns.astype(np.float64)
+    for ranks in stages:
+        own = list(ranks)
+        total = np.maximum(1.0, work[:, own].sum(axis=0) / steps)
+        change_ns = mean_ns - compute[own].mean()
+        work[:, own] *= np.maximum(0.0, 1 + change_ns / total)
+    return _replaced(model, work_ns=work.astype(np.int64))
+
+
+def _experts_balanced(
+    model: _Model, layers: Mapping[tuple[int, ...], Sequence[tuple[int, int]]]
+) -> _Model:
+    """Give the experts of each layer the mean time of their group."""
+    work = model.work_ns.copy()
+    waits = CollectiveWaits(model.matched)
+    for members, own in layers.items():
+        times = expert_times(waits, own)[:, list(members)]
+        more = (times.mean(axis=1, keepdims=True) - times).astype(np.int64)
+        segments = model.own.segment[[combine for _, combine in own]]
+        inside = segments >= 0
+        for column, rank in enumerate(members):
+            np.add.at(work[:, rank], segments[inside], more[inside, column])
+    return _replaced(model, work_ns=work)
 
 
 def _balanced(model: _Model) -> _Model:

@@ -31,7 +31,7 @@ MIN_UPSTREAM_SHARE = 0.5
 MAX_CHANCE = 1e-3
 """How likely as many late steps may be at the rate of the other ranks; divided by the ranks."""
 _MIN_LATE_RATE = 0.02
-_FEW_STEPS = 3
+_MIN_PATTERN_STEPS = 3
 _CONSTANT_SHARE = 0.8
 _MIN_DRIFT_STEPS = 6
 _MIN_REPEATS = 3
@@ -149,7 +149,7 @@ def _limit(late: Ints, others: Ints, step_ns: float, max_chance: float) -> float
     excess_ns = float(late.mean()) - usual
     if excess_ns < min_ns:
         return None
-    if len(late) < _FEW_STEPS:
+    if len(late) < _MIN_PATTERN_STEPS:
         return limit_ns if late.min() > max(limit_ns, 2 * others.max(initial=0)) else None
     error_ns = np.sqrt(late.var(ddof=1) / len(late) + spread**2 / others.size)
     is_sure = excess_ns >= MIN_DEVIATIONS * error_ns
