@@ -134,7 +134,7 @@ def sample_notes(context: RuleContext, selection: Selection) -> list[str]:
 def _unknown_gpu_note(gpu: str | None, lacking: Mapping[str, str]) -> list[str]:
     """Name the rules that need to know the GPU, where the capture does not name a known one."""
     rules = [rule for rule, why in lacking.items() if why in (UNKNOWN_PEAKS, UNKNOWN_SMS)]
-    why = "the GPU is unknown" if gpu is None else f"no specifications of {gpu} are known"
+    why = "the GPU is unknown" if gpu is None else "no specifications of this GPU are known"
     return [f"{why}: not evaluated: {', '.join(rules)}"] if rules else []
 
 
