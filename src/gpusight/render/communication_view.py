@@ -70,18 +70,18 @@ def exposed_table(job: JobRanks, most: int) -> Iterator[TableResult]:
     if job.communication is None:
         return
     min_ns = _MIN_EXPOSED_SHARE * float(job.meta["step_ns"])
-    listed = [one for one in job.communication.collectives if one.exposed_ns >= min_ns]
+    listed = [entry for entry in job.communication.collectives if entry.exposed_ns >= min_ns]
     rows = [
         (
-            _name(one.kind, one.bytes, one.number),
-            one.per_step,
-            one.duration_ns,
-            one.exposed_ns,
-            one.wait_ns,
-            1 - min(1.0, one.exposed_ns / one.duration_ns) if one.duration_ns else None,
-            one.reason,
+            _name(entry.kind, entry.bytes, entry.number),
+            entry.per_step,
+            entry.duration_ns,
+            entry.exposed_ns,
+            entry.wait_ns,
+            1 - min(1.0, entry.exposed_ns / entry.duration_ns) if entry.duration_ns else None,
+            entry.reason,
         )
-        for one in listed[:most]
+        for entry in listed[:most]
     ]
     if rows:
         more = f" ({len(rows)} of {len(listed)})" if len(listed) > len(rows) else ""
@@ -106,13 +106,13 @@ def overlap_text(job: JobRanks) -> str | None:
 
 
 def _stage_table(job: JobRanks) -> Iterator[TableResult]:
-    found = job.balance.pipeline if job.balance else None
-    if found is None:
+    pipeline = job.balance.pipeline if job.balance else None
+    if pipeline is None:
         return
-    rows = [(s.stage, _listed(s.ranks), s.compute_ns, s.bubble_ns) for s in found.stages]
-    bubble, ideal = (format_share(x) for x in (found.bubble_share, found.ideal_bubble_share))
-    count = f"{found.microbatches:g} microbatch{'es' * (found.microbatches != 1)}"
-    slow = format_time(found.imbalance_ns, digits=3)
+    rows = [(s.stage, _listed(s.ranks), s.compute_ns, s.bubble_ns) for s in pipeline.stages]
+    bubble, ideal = (format_share(x) for x in (pipeline.bubble_share, pipeline.ideal_bubble_share))
+    count = f"{pipeline.microbatches:g} microbatch{'es' * (pipeline.microbatches != 1)}"
+    slow = format_time(pipeline.imbalance_ns, digits=3)
     title = (
         f"Pipeline: {len(rows)} stages, {count}, bubble {bubble} of the step (ideal {ideal}), "
         f"slowest stage +{slow}"
