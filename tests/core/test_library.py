@@ -86,6 +86,21 @@ def test_each_compiler_builds_it_without_warnings(
     assert stale.library is None
     assert "built from other sources" in stale.reason
 
+@needs_compiler
+@sanitized_already
+def test_sources_that_change_are_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "core"
+    ignored = shutil.ignore_patterns("__pycache__", library.LIBRARY.name)
+    shutil.copytree(library.FOLDER, copy, ignore=ignored)
+    monkeypatch.setattr(build_core, "CORE", copy)
+    assert build_core.compile_core(COMPILERS[0], copy / library.LIBRARY.name) == ""
+    with (copy / "nesting.c").open("a") as file:
+        file.write("\n")
+    build_core.main([])
+    assert capsys.readouterr().out == f"compiled core: built by {COMPILERS[0].name}\n"
+
 
 @needs_compiler
 @sanitized_already

@@ -499,7 +499,7 @@ class _MovedTimes:
     def moments(self, thread: int, times: Ints) -> Ints:
         """Move moments of a thread, or of none: between its calls in proportion."""
         before, after = self._knots.get(thread, self._knots[NONE])
-        inside = np.interp(times, before, after)
+        inside = np.interp(times, *self._float_knots.get(thread, self._float_knots[NONE]))
         later = times - before[-1] + after[-1]
         moved: Ints = np.where(
             times <= before[0], times, np.where(times >= before[-1], later, inside)
@@ -509,11 +509,20 @@ class _MovedTimes:
     def recorded(self, *moments: int) -> tuple[int, ...]:
         """Return when moments of a replay are in the capture."""
         before, after = self._knots[NONE]
-        back = np.interp(moments, after, before)
+        float_before, float_after = self._float_knots[NONE]
+        back = np.interp(moments, float_after, float_before)
         later = np.array(moments) - after[-1] + before[-1]
         back = np.where(np.array(moments) >= after[-1], later, back)
         earlier = np.array(moments) <= after[0]
         return tuple(np.where(earlier, moments, back).astype(np.int64).tolist())
+
+    @cached_property
+    def _float_knots(self) -> dict[int, tuple[Reals, Reals]]:
+        """The knots as `interp` reads them, which otherwise copies them for every step."""
+        return {
+            thread: (before.astype(np.float64), after.astype(np.float64))
+            for thread, (before, after) in self._knots.items()
+        }
 
     @cached_property
     def _knots(self) -> dict[int, tuple[Ints, Ints]]:

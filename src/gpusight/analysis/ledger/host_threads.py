@@ -15,6 +15,7 @@ import polars as pl
 from gpusight.analysis.attribution.nested_intervals import joint_keys
 from gpusight.analysis.gpu_schedule import CallKind, OpKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.core import native
 from gpusight.trace.intervals import Intervals, coverage
 
 if TYPE_CHECKING:
@@ -200,6 +201,10 @@ class HostTime:
         Rows sum to the length of their span exactly: where nothing is known of a thread, the cause
         is unknown. Reversed spans count nothing.
         """
+        compiled = native.host_spent(self.moments, host_threads, starts, ends)
+        return self._spent(host_threads, starts, ends) if compiled is None else compiled
+
+    def _spent(self, host_threads: Ints, starts: Ints, ends: Ints) -> Ints:
         length = np.maximum(ends - starts, 0)
         spent = np.zeros((len(length), len(IdleCause)), np.int64)
         if len(self.host_thread):
@@ -244,7 +249,20 @@ class HostTime:
     def _bounds(self) -> tuple[Ints, Ints, Ints]:
         """The host threads, and the first and last moment of each."""
         first = np.flatnonzero(np.diff(self.host_thread, prepend=-1))
-        return self.host_thread[first], first, np.append(first[1:], len(self.host_thread)) - 1
+        last = np.append(first, len(self.host_thread))[1:] - 1
+        return self.host_thread[first], first, last
+
+    @cached_property
+    def moments(self) -> native.HostMoments:
+        """The same as the compiled core reads it."""
+        return native.HostMoments(
+            self.time_ns,
+            *self._bounds,
+            self.causes,
+            self.spent_ns,
+            len(IdleCause),
+            IdleCause.UNKNOWN,
+        )
 
     def _until(self, host_threads: Ints, times: Ints) -> Ints:
         """Return what host threads had spent by these times; nothing for unknown ones."""

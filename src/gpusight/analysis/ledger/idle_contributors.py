@@ -95,7 +95,7 @@ class IdleContributors:
         call = self._schedule.ops.call[op]
         launched = self._schedule.calls.start_ns[call] if len(self._schedule.calls) else until[at]
         rest = IdleStretches(
-            gaps.rest(idle)[at],
+            gaps.rest[idle.gap][at],
             host_thread[at],
             until[at],
             idle.end_ns[at],
