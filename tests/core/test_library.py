@@ -86,6 +86,7 @@ def test_each_compiler_builds_it_without_warnings(
     assert stale.library is None
     assert "built from other sources" in stale.reason
 
+
 @needs_compiler
 @sanitized_already
 def test_sources_that_change_are_compiled_again(

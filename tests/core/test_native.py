@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusight.analysis.attribution.nested_intervals import NestedIntervals
+from gpusight.analysis.gpu_schedule import _outer_calls
 from gpusight.analysis.ledger.device_ledger import DeviceAccount, DeviceGaps, DeviceSpans
 from gpusight.analysis.ledger.host_threads import HostTime
 from gpusight.analysis.ledger.ledger_entries import (
@@ -65,7 +66,7 @@ def test_search(values: list[int], times: list[int], right: bool) -> None:
     rising, wanted = np.array(values, np.int64), np.array(times, np.int64)
     found = native.search(rising, wanted, right=right)
     assert found is not None
-    side = "right" if right else "left"
+    side: Literal["left", "right"] = "right" if right else "left"
     assert found.tolist() == np.searchsorted(rising, wanted, side=side).tolist()
 
 
@@ -110,9 +111,8 @@ def host_times(draw: st.DrawFn) -> HostTime:
     by_cause = np.zeros((len(threads), len(IdleCause)), np.int64)
     if spent:
         by_cause[:, draw(st.permutations(range(len(IdleCause))))[:columns]] = spent
-    return HostTime.of_stretches(
-        *(np.array(column, np.int64) for column in (threads, starts, ends)), by_cause
-    )
+    moments = [np.array(column, np.int64) for column in (threads, starts, ends)]
+    return HostTime.of_stretches(moments[0], moments[1], moments[2], by_cause)
 
 
 @st.composite
@@ -156,8 +156,11 @@ def test_ledger_sums(data: st.DataObject, hosts: HostTime) -> None:
 def test_indexes_outside_of_buffers_are_refused() -> None:
     one, zero = np.ones(1, np.int64), np.zeros(1, np.int64)
     host = native.HostMoments(zero, zero, zero, zero, zero, np.zeros((1, 1), np.int64), 2, 1)
-    for field in ("first", "last", "causes"):
-        wrong = host._replace(**{field: 2 * one})
+    for wrong in (
+        host._replace(first=2 * one),
+        host._replace(last=one),
+        host._replace(causes=-one),
+    ):
         with pytest.raises(ValueError, match="out of bounds"):
             native.host_spent(wrong, zero, zero, one)
     with pytest.raises(ValueError, match="1 rows of 1 columns"):
@@ -244,3 +247,19 @@ def test_replay_refuses_indexes_outside_of_buffers(
     )
     with pytest.raises(ValueError, match="out of bounds"):
         run_program(program.changed(**{name: column}))
+
+
+@given(spans=SPANS)
+def test_outer_calls(spans: list[Span]) -> None:
+    starts, ends, threads = columns(sorted(spans))
+    found = native.outer_calls(starts, ends, threads)
+    assert found is not None
+    outer, around = _outer_calls(starts, ends, threads)
+    assert found[0].tolist() == outer.tolist()
+    assert found[1].tolist() == around.tolist()
+
+
+def test_outer_calls_refuses_threads_below_0() -> None:
+    zero = np.zeros(1, np.int64)
+    with pytest.raises(ValueError, match="out of bounds"):
+        native.outer_calls(zero, zero, zero - 1)

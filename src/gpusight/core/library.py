@@ -70,8 +70,7 @@ def _close(library: ctypes.CDLL) -> None:
     """Let go of a library: while it is loaded, its path gives it again, whatever lies there now."""
     import _ctypes
 
-    close = _ctypes.FreeLibrary if sys.platform == "win32" else _ctypes.dlclose
-    close(library._handle)
+    getattr(_ctypes, "FreeLibrary" if sys.platform == "win32" else "dlclose")(library._handle)
 
 
 @cache

@@ -34,6 +34,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
         *(_COUNT, *[_BUFFER] * 5),
         *(_COUNT, _COUNT, _BUFFER),
     ),
+    "outer_calls": (ctypes.c_int, _COUNT, *[_BUFFER] * 3, _COUNT, *[_BUFFER] * 2),
     "replay": (
         ctypes.c_int,
         *(_COUNT, *[_BUFFER] * 8),
@@ -75,6 +76,18 @@ def _ints(array: NDArray[Any], length: int) -> Ints:
     return column
 
 
+def outer_calls(starts: Ints, ends: Ints, threads: Ints) -> tuple[NDArray[np.bool_], Ints] | None:
+    """Find the calls in no earlier call of their thread, and the last such call up to each."""
+    function = _function("outer_calls")
+    if function is None:
+        return None
+    n, count = len(starts), int(threads.max(initial=-1)) + 1
+    is_outer, around = np.empty(n, np.bool_), np.empty(n, np.int64)
+    columns = [_ints(column, n) for column in (starts, ends, threads)]
+    _call(function, n, *columns, count, is_outer, around)
+    return is_outer, around
+
+
 # Intervals ----------------------------------------------------------------------------------------
 
 
@@ -107,9 +120,7 @@ def inside(starts: Ints, ends: Ints, times: Ints, *, right: bool) -> NDArray[np.
         return None
     n, m = len(starts), len(times)
     found = np.empty(m, np.bool_)
-    _call(
-        function, n, _ints(starts, n), _ints(ends, n), m, _ints(times, m), int(right), found
-    )
+    _call(function, n, _ints(starts, n), _ints(ends, n), m, _ints(times, m), int(right), found)
     return found
 
 
@@ -154,8 +165,9 @@ class HostMoments(NamedTuple):
         if spent.shape != (moments, kinds):
             raise ValueError(f"{moments} rows of {kinds} columns are needed, not {spent.shape}")
         keys = (_ints(column, threads) for column in (self.threads, self.first, self.last))
-        columns = [kinds, _ints(self.causes, kinds), spent, self.cause_count, self.unknown]
-        return [moments, _ints(self.time_ns, moments), threads, *keys, *columns]
+        times, causes = _ints(self.time_ns, moments), _ints(self.causes, kinds)
+        known = (self.cause_count, int(self.unknown))
+        return [moments, times, threads, *keys, kinds, causes, spent, *known]
 
 
 def host_spent(host: HostMoments, threads: Ints, starts: Ints, ends: Ints) -> Ints | None:
@@ -172,8 +184,8 @@ def host_spent(host: HostMoments, threads: Ints, starts: Ints, ends: Ints) -> In
 
 def ledger_sums(
     host: HostMoments,
-    gaps: tuple[Ints, Ints, Ints],
-    spans: tuple[Ints, Ints, Ints, Ints, Ints],
+    gaps: tuple[Ints, ...],
+    spans: tuple[Ints, ...],
     labels: int,
     parts: int,
 ) -> Ints | None:
@@ -218,13 +230,23 @@ def replay(
     if removed.shape != (m,):
         raise ValueError(f"columns of {m} values are needed, one has {removed.shape}")
     threads, streams = (int(c.max(initial=-1)) + 1 for c in (calls[0], ops[2]))
-    times = tuple(np.empty(n, np.int64) for _ in range(2))
-    times += (np.empty(m, np.int64), np.zeros(m, np.int64))
+    of_devices = [_ints(column, pairs) for column in streams_of_devices]
+    call_start, call_end = np.empty(n, np.int64), np.empty(n, np.int64)
+    op_start, op_end = np.empty(m, np.int64), np.zeros(m, np.int64)
+    times = call_start, call_end, op_start, op_end
     _call(
         function,
-        *(n, *of_calls, m, *of_ops[:7], removed, *of_ops[7:]),
-        *(threads, streams, start_ns, pairs),
-        *(_ints(column, pairs) for column in streams_of_devices),
+        n,
+        *of_calls,
+        m,
+        *of_ops[:7],
+        removed,
+        *of_ops[7:],
+        threads,
+        streams,
+        start_ns,
+        pairs,
+        *of_devices,
         *times,
     )
     return times

@@ -193,7 +193,7 @@ def _covered_before(a: Intervals, times: Ints) -> NDArray[np.uint64]:
         return np.zeros(times.shape, np.uint64)
     covered = np.zeros(len(a) + 1, np.uint64)
     np.cumsum(_distance(a.starts, a.ends), out=covered[1:])
-    begun = np.searchsorted(a.starts, times, side="right")
+    begun = search(a.starts, times, side="right")
     # The last span begun may reach past the time: that part is not before it.
     reach = a.ends[np.maximum(begun - 1, 0)]
     beyond = _distance(np.minimum(times, reach), reach)

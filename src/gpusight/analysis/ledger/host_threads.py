@@ -16,7 +16,7 @@ from gpusight.analysis.attribution.nested_intervals import joint_keys
 from gpusight.analysis.gpu_schedule import CallKind, OpKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.core import native
-from gpusight.trace.intervals import Intervals, coverage
+from gpusight.trace.intervals import Intervals, coverage, search
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -119,7 +119,7 @@ class LaunchThreads:
     def threads_at(self, host_threads: Ints, times: Ints) -> Ints:
         """Return the thread (position in `GpuSchedule.threads`) that worked at a time."""
         places = self.axis.at(host_threads, times)
-        at = np.searchsorted(self.shifts.start_ns, places, side="right") - 1
+        at = search(self.shifts.start_ns, places, side="right") - 1
         threads: Ints = self.shifts.thread[at]
         return threads
 
@@ -142,8 +142,8 @@ class LaunchThreads:
         # Cut out of each thread what lies in its shifts, and move that onto the host thread.
         offset = (codes - shifts.host_thread) * (self.axis.length_ns + 1)
         starts, ends = shifts.start_ns + offset, shifts.end_ns + offset
-        first = np.searchsorted(spans.ends, starts, side="right")
-        after = np.maximum(np.searchsorted(spans.starts, ends, side="left"), first)
+        first = search(spans.ends, starts, side="right")
+        after = np.maximum(search(spans.starts, ends), first)
         count = after - first
         shift = np.repeat(np.arange(len(starts)), count)
         at = np.arange(len(shift)) - np.repeat(np.cumsum(count) - count, count) + first[shift]
