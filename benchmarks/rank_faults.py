@@ -2,7 +2,7 @@
 
     python -m benchmarks.rank_faults                    # simulated jobs, design and held out
     python -m benchmarks.rank_faults --captures FOLDER  # faults in captures of a balanced job
-    python -m benchmarks.rank_faults --recorded FOLDER  # jobs that programs/ddp_faults.py recorded
+    python -m benchmarks.rank_faults --recorded FOLDER  # jobs that ddp_faults.py recorded
 
 The simulator shares no code with the analysis: hosts launch, streams run in order, collectives end
 for all ranks when the last one has arrived. Jobs are written as torch.profiler traces. In captures,

@@ -13,7 +13,7 @@ from tools.accuracy_page import MAX_ERROR, accuracy_parts, unexplained, worst_ca
 from benchmarks.programs import accuracy
 from benchmarks.programs.accuracy import Errors
 from benchmarks.programs.registry import FOUND, PROGRAMS, REPAIRED
-from benchmarks.programs.score import captures, read_rows, score, write_rows
+from benchmarks.programs.score import captures, own_times, read_rows, score, write_rows
 from gpusight.rules.finding import TABLE, PastPredictions, past_predictions
 from gpusight.rules.registry import TIMELINE_RULES
 from tests.shared import REPOSITORY
@@ -153,12 +153,17 @@ def test_collections_replace_the_step_times_of_their_programs(tmp_path: Path) ->
         "recorded": {"torch": {"mean_ms": 15.0}, "cupti": {"mean_ms": None}},
     }
     programs = {"ode_solver": {"variants": {"found": measured}}}
-    results.write_text(json.dumps({"machine": {"gpu": "H200"}, "programs": programs}))
+    machine = {"gpu": "H200", "date": "2026-11-19"}
+    results.write_text(json.dumps({"machine": machine, "programs": programs}))
     merged = accuracy.merge_times([results], known)
-    assert merged["machine"] == {"gpu": "H200"}
+    assert merged["machine"] == machine
     assert merged["programs"]["jax_scan"] == old
-    runs = {"nsys": 12.0, "torch": 15.0}
-    assert merged["programs"]["ode_solver"]["found"] == {"plain_ms": [7.0, 8.0], "run_ms": runs}
+    assert merged["programs"]["ode_solver"]["found"] == {
+        "plain_ms": [7.0, 8.0],
+        "run_ms": {"nsys": 12.0, "torch": 15.0},
+        "date": "2026-11-19",
+    }
+    assert own_times(tmp_path) == {("ode_solver", FOUND): 7.5}
 
 
 def test_a_capture_becomes_a_row(tmp_path: Path) -> None:

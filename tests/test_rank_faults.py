@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tarfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from benchmarks import ddp_faults
 from benchmarks.rank_faults import Event, Job, Score, warped, write_job
 
 
@@ -44,3 +49,24 @@ def test_inserted_time_moves_what_follows_and_lengthens_what_it_is_in() -> None:
         {"ts": 9.0, "dur": 3.0},
         {"ph": "M"},
     ]
+
+
+def test_recorded_jobs_have_every_fault_early() -> None:
+    jobs = ddp_faults.plan(1024)
+    assert Counter(job.fault for job in jobs) == {**dict.fromkeys(ddp_faults.FAULTS, 6), "none": 14}
+    assert {job.fault for job in jobs[:9]} == {*ddp_faults.FAULTS, "none"}
+    assert len({job.folder for job in jobs}) == len(jobs)
+    halves = Counter((job.fault, job.number % 2) for job in jobs)
+    assert len(set(halves.values()) - {7}) == 1  # as many of each fault in both halves
+
+
+@pytest.mark.wide
+def test_recording_writes_whole_jobs_into_one_tar(tmp_path: Path) -> None:
+    target, archive = tmp_path / "jobs", tmp_path / "jobs.tar"
+    command = [sys.executable, ddp_faults.__file__, target, "--jobs", 2, "--width", 16]
+    subprocess.run([*map(str, command), "--tar", str(archive)], check=True, timeout=300)
+    with tarfile.open(archive) as found:
+        names = {name for name in found.getnames() if name.endswith(".gz")}
+    folders = [job.folder for job in ddp_faults.plan(16)[:2]]
+    ranks = range(ddp_faults.RANKS)
+    assert names == {f"{name}/trace.rank{rank}.json.gz" for name in folders for rank in ranks}

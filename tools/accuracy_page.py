@@ -40,6 +40,10 @@ CAUSES: dict[str, str] = {
         "the estimate finds 25 ms with nsys and 64 ms with torch.profiler. Which part of the "
         "estimate differs was not traced."
     ),
+    "augmented_images": (
+        "Timed without a profiler on another day than recorded: 267 ms then, 143 to 148 ms before "
+        "each recording. The CPU that augments the images is the one of the day."
+    ),
     "audio_spectrograms": (
         "`record` timed 30, 47 and 75 ms per step before the three recordings, so the CPU's "
         "time for spectrograms varies between runs. Likely also: the fix of `input-starved` "
@@ -74,6 +78,10 @@ CAUSES: dict[str, str] = {
     ),
     "host_ranking": (
         "NumPy on the host: the run with torch.profiler was as slow before the recording as in it."
+    ),
+    "jax_changing_shapes": (
+        "Compilation is 99% of the step. The prediction leaves 14 ms of 2,380, what the GPU and "
+        "the calls take; 0.78 ms were measured."
     ),
     "jax_numpy_batches": (
         "The repaired step takes 0.64 to 0.96 ms in three repeats without a profiler, and no "
@@ -117,10 +125,18 @@ CAUSES: dict[str, str] = {
         "The steps before the recording with nsys took 1.7 times as long as without it, under "
         "CUPTI and torch.profiler as long as without."
     ),
+    "tokenized_on_main_thread": (
+        "Timed without a profiler on another day than recorded: 59 ms then, 29 to 34 ms before "
+        "each recording."
+    ),
     "token_loop": (
         "Of torch.profiler's 5.4 ms per token, 3.6 ms are taken off, and the simulation of the "
         "rest is 24% off. With nsys and CUPTI, likely: the prediction keeps the sync after each "
         "token, which the repair removes."
+    ),
+    "written_out_attention": (
+        "As many kernels go in all captures. In that of torch.profiler the host then seems to "
+        "need 46 ms/step: the time in which it waits for the GPU counts as its own."
     ),
 }
 """Why a program of the design half is among the worst cases.

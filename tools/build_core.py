@@ -108,13 +108,21 @@ def build() -> tuple[Compiler | None, str]:
     complaints = []
     for compiler in compilers():
         complaint = compile_core(compiler, core.LIBRARY)
-        reason = complaint or core.open_library().reason
+        # In a process of its own: this one may have the library that was there before still open.
+        reason = complaint or _reason_in_another_process()
         if not reason:
             return compiler, f"compiled core: built by {compiler.name}"
         core.LIBRARY.unlink(missing_ok=True)
         complaints.append(f"{compiler.name}: {reason.splitlines()[0]}")
     why = "; ".join(complaints) or "no C compiler is here, and no PyPI package ziglang"
     return None, f"compiled core: not built, gpusight computes with NumPy ({why})"
+
+
+def _reason_in_another_process() -> str:
+    said = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tools import build_core as b;"
+    command = [sys.executable, "-c", f"{said} print(b.library_module().open_library().reason)"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else f"exit code {done.returncode}"
 
 
 def main(arguments: list[str]) -> int:

@@ -243,6 +243,7 @@ def merge_times(files: Iterable[Path], into: Path = MEASURED) -> dict[str, Any]:
                 row = merged["programs"].setdefault(name, {}).setdefault(variant, {})
                 if measured["plain"]:
                     row["plain_ms"] = [round(run["mean_ms"], 4) for run in measured["plain"]]
+                    row |= {"date": date} if (date := results["machine"].get("date")) else {}
                 runs = {
                     tool: round(run["mean_ms"], 4)
                     for tool, run in measured["recorded"].items()

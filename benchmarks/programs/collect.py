@@ -13,10 +13,15 @@ a process namespace of its own
 (`env -i PATH="$PATH" HOME=/demo unshare --pid --fork --mount-proc`): nsys stores what it sees of
 both.
 
-`--missing` runs what has no row in `accuracy_h200.json` or no time in `step_times_h200.json` (the
-cells `-` of docs/accuracy.md) first, then what could not be recorded or diagnosed, then rows of an
-older scoring. Scoring what came back adds its rows to these files, so that the same command goes on
-where the last one ended:
+A run has the GPU until its steps are done, or until `gpusight record` has those of its window:
+what the tool writes then, it writes while the next program runs. A run may take so much time as
+its steps need, counted from when it has the GPU.
+
+`--missing` runs what has no row in `accuracy_h200.json`, and rows of an older scoring again: all of
+a program together, and first the programs that tell most per second: those that were wrong, far off
+or not recorded, held-out ones before others. Programs that profilers slow down are timed again too,
+because such times differ from day to day. Scoring what came back adds its rows to these files, so
+that the same command goes on where the last one ended:
 
     mkdir -p collected && cp FOLDER/* collected && cd collected
     for tar in *.tar; do tar -xf "$tar"; done; unxz -f *.xz; cd ..
@@ -32,8 +37,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import functools
 import json
 import lzma
+import math
 import os
 import platform
 import re
@@ -44,39 +51,45 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from benchmarks.programs import native
 from benchmarks.programs.registry import FOUND, GROUPS, PROGRAMS, REPAIRED, Program
-from benchmarks.programs.running import GPU_LOCK, median_ms
+from benchmarks.programs.running import GPU_LOCK, GPU_TAKEN, median_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 REPEATS = 3
 """Timings of a program without a profiler, in one process."""
 MEASURED = Path(__file__).with_name("step_times_h200.json")
 ROWS = Path(__file__).with_name("accuracy_h200.json")
 """A row for each capture of earlier collections, as `score` writes them."""
-START_SECONDS = {"torch": 3.0, "jax": 7.0, "cupy": 5.0, "cuda": 1.5}
-"""About how long a plain run needs until its first step: context, model, libraries, compilation.
+START_SECONDS = {"torch": 2.5, "jax": 6.0, "cupy": 4.0, "cuda": 1.0}
+"""About how long a run has the GPU until its first step: context, model, libraries, compilation.
 
-Of programs on torch, torch is imported before; `IMPORTS` counts where it is not.
+Imports come before, and reports after: meanwhile, another run has the GPU.
 """
-IMPORTS = 5.0
-REPORT_SECONDS = {"nsys": 5.0, "cupti": 1.0, "torch": 2.0}
-"""About how long a tool needs for its start and report, beyond what overlaps with the next."""
+TOOL_SECONDS = {"plain": 0.0, "nsys": 1.0, "cupti": 0.7, "torch": 1.0}
+"""About how long a tool keeps the GPU waiting until it records, and when it ends."""
 PROFILED = 1.5
 """A profiler makes programs slower, about so many times."""
-RUN_SECONDS = 150
-"""A run that takes longer, with its turn at the GPU and its report, is given up."""
-PLAIN_STEPS = 15
+RUN_SECONDS, RUN_SLACK = 40.0, 4.0
+"""A run that has the GPU for longer than this, and so many times what is planned, is given up."""
+REPORT_SECONDS = 40.0
+"""How long a tool may write after that."""
+PLAIN_STEPS = 10
 """Timed in each repeat without a profiler."""
-WINDOW_STEPS, WINDOW_SECONDS = 34, 8.0
-"""What `gpusight record` needs to warm up, time and record, and how long that may take."""
+WHOLE_STEPS, WHOLE_SECONDS = 34, 8.0
+"""Of programs that are recorded as a whole."""
+SLOW_S, SLOWEST_S = 0.25, 1.0
+"""Steps that take so long: `record` is told to make do with a few."""
+WINDOWS = {SLOWEST_S: (2, 3, 3), SLOW_S: (3, 5, 5)}
+"""Steps to warm up, to time and to record then."""
 PACKING_SECONDS = 20
 MIB = 2**20
 TAR_BYTES, ALL_BYTES, MOST_TARS = 15 * MIB, 62 * MIB, 7
@@ -112,32 +125,37 @@ class Collection:
         )
         return row
 
-    def steps_of(self, program: Program) -> int:
+    def steps_of(self, program: Program, variant: str) -> int:
         """Return how many steps a program is run for."""
         if self.steps or self.whole:
             return self.steps or program.steps
-        return window_steps(program)
+        return window_steps(program, variant)
 
-    def arguments(self, program: Program, variant: str, most: int | None = None) -> list[str]:
-        steps = self.steps_of(program)
+    def arguments(self, program: Program, variant: str, steps: int | None = None) -> list[str]:
         chosen = [program.name, "--variant", variant, "--device", self.device]
-        return [*chosen, "--steps", str(min(steps, most or steps))]
+        return [*chosen, "--steps", str(steps or self.steps_of(program, variant))]
+
+    @property
+    def last_turn_s(self) -> float:
+        """Whoever has not had the GPU by then does not get it: captures must be packed too."""
+        return self.ends_s - PACKING_SECONDS
 
     @property
     def lock(self) -> Path:
         return self.scratch / "gpu.lock"
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, taken: Path) -> dict[str, str]:
         """Programs take the lock when their libraries are imported, and keep it for their steps.
 
         JAX shall not take most of the memory, which the last program may not have freed yet.
         """
-        return os.environ | {GPU_LOCK: str(self.lock), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        locks = {GPU_LOCK: str(self.lock), GPU_TAKEN: str(taken)}
+        return os.environ | locks | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
     def command(self, program: Program, variant: str) -> list[str]:
         """Return the words that a profiler runs."""
         if program.library == "cuda":
-            return native.command(program, variant, self.steps_of(program))
+            return native.command(program, variant, self.steps_of(program, variant))
         return ["python3", "-m", "benchmarks.programs", *self.arguments(program, variant)]
 
     def save(self, machine: dict[str, str]) -> None:
@@ -145,23 +163,20 @@ class Collection:
         (self.out / "results.json").write_text(json.dumps(content, indent=1))
 
 
-def time_plain(collection: Collection, program: Program, variant: str) -> None:
-    """Time the program without a profiler."""
-    row = collection.row(program, variant)
+def time_plain(collection: Collection, program: Program, variant: str) -> bool:
+    """Time the program without a profiler; returns whether its turn came."""
     stem = collection.scratch / f"{program.name}.{variant}.plain"
     times, log = stem.with_name(f"{stem.name}.json"), stem.with_name(f"{stem.name}.log")
+    steps = min(PLAIN_STEPS, collection.steps_of(program, variant))
     command = [sys.executable, "-m", "benchmarks.programs"]
-    command += collection.arguments(program, variant, most=PLAIN_STEPS)
+    command += collection.arguments(program, variant, steps)
     command += ["--times", str(times), "--repeats", str(REPEATS)]
+    turn = _Turn(stem.with_name(f"{stem.name}.taken"), planned_seconds(program, variant, "plain"))
     with log.open("w") as file:
-        child = subprocess.Popen(
-            command,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=collection.environment(),
-        )
-    code = _await(child)
+        code = turn.run(collection, command, file)
+    if code is None:
+        return False
+    row = collection.row(program, variant)
     if times.exists():
         runs = json.loads(times.read_text())
         row["plain"] += [{**run, "median_ms": median_ms(run)} for run in runs]
@@ -169,17 +184,51 @@ def time_plain(collection: Collection, program: Program, variant: str) -> None:
         row["problems"].append(f"plain run: exit {code}: {_last_line(log)}")
     means = [f"{run['mean_ms']:.3f}" for run in row["plain"]]
     print(f"plain {program.name} {variant}: {', '.join(means) or 'none'} ms", flush=True)
+    return True
 
 
-def _await(child: subprocess.Popen[bytes]) -> int:
-    """Wait for a process, then end what it left running: workers would disturb the next."""
-    try:
-        code = child.wait(RUN_SECONDS)
-    except subprocess.TimeoutExpired:
-        code = 124
-    _end_group(child.pid)
-    child.wait()
-    return code
+@dataclass(frozen=True)
+class _Turn:
+    """One run's time with the GPU: what it waits for that does not count."""
+
+    taken: Path
+    """Appears when the run has the GPU."""
+    planned_s: float
+
+    @property
+    def limit_s(self) -> float:
+        return max(RUN_SECONDS, RUN_SLACK * self.planned_s)
+
+    def run(self, collection: Collection, command: list[str], log: IO[str]) -> int | None:
+        """Run a command in a group of its own; 124 if it was given up, None if before its turn.
+
+        What it left running is ended too: workers would disturb the next.
+        """
+        child = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=collection.environment(self.taken),
+        )
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code: int | None = child.wait(0.2)
+                break
+            if (ended := self._given_up(collection)) is not None:
+                code = ended or None
+                break
+        _end_group(child.pid)
+        child.wait()
+        return code
+
+    def _given_up(self, collection: Collection) -> int | None:
+        """Return 124 where the run took too long, 0 where its turn comes too late, else None."""
+        if not self.taken.exists():
+            return 0 if time.monotonic() > collection.last_turn_s else None
+        has_had_s = time.time() - self.taken.stat().st_mtime
+        is_over = time.monotonic() > collection.ends_s
+        return 124 if is_over or has_had_s > self.limit_s + REPORT_SECONDS else None
 
 
 def _end_group(group: int) -> None:
@@ -192,26 +241,27 @@ def _last_line(log: Path) -> str:
     return lines[-1][-300:] if lines else ""
 
 
-def record(collection: Collection, program: Program, variant: str, tool: str) -> None:
-    """Capture the program with `gpusight record` and note what was recorded."""
+def record(collection: Collection, program: Program, variant: str, tool: str) -> bool:
+    """Capture the program with `gpusight record` and note what was recorded.
+
+    Returns whether its turn came.
+    """
     stem = collection.scratch / f"{program.name}.{variant}.{tool}"
     log = stem.with_name(stem.name + ".log")
     words = [sys.executable, "-m", "gpusight", "record", "--with", tool, "-o", str(stem)]
-    words += ["--whole"] * collection.whole
+    words += ["--whole"] * collection.whole or window_numbers(program, variant)
     ran = collection.command(program, variant)
     began_s = time.monotonic()
+    taken = stem.with_name(f"{stem.name}.taken")
+    turn = _Turn(taken, planned_seconds(program, variant, tool))
     with contextlib.ExitStack() as held, log.open("w") as file:
         if program.library == "cuda":  # takes no lock by itself
             lock = held.enter_context(collection.lock.open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
-        child = subprocess.Popen(
-            [*words, "--", *ran],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=collection.environment(),
-        )
-        code = _await(child)
+            taken.touch()
+        code = turn.run(collection, [*words, "--", *ran], file)
+    if code is None:
+        return False
     printed = _STEP_TIME.search(log.read_text(errors="replace"))
     family = sorted(stem.parent.glob(f"{stem.name}*{_SUFFIX[tool]}"))
     row = collection.row(program, variant)
@@ -223,16 +273,19 @@ def record(collection: Collection, program: Program, variant: str, tool: str) ->
     if code or not family:
         row["problems"].append(f"{tool}: exit {code}: {_last_line(log)}")
     print(f"{tool} {program.name} {variant}: {_last_line(log)}", flush=True)
+    return True
 
 
 def run_task(collection: Collection, program: Program, variant: str, doing: str) -> None:
     """Do one run, unless the time is over."""
-    if time.monotonic() > collection.ends_s - PACKING_SECONDS:
-        collection.unfinished.append(f"{doing}:{program.name}:{variant}")
-    elif doing == "plain":
-        time_plain(collection, program, variant)
-    else:
-        record(collection, program, variant, doing)
+    done = False
+    if time.monotonic() <= collection.last_turn_s:
+        if doing == "plain":
+            done = time_plain(collection, program, variant)
+        else:
+            done = record(collection, program, variant, doing)
+    if not done:
+        collection.unfinished.append(_task_name((program, variant, doing)))
 
 
 def can_record(program: Program, tool: str) -> bool:
@@ -294,7 +347,8 @@ def _machine() -> dict[str, str]:
     import torch
 
     versions = {"python": platform.python_version(), "torch": torch.__version__}
-    return {"gpu": gpu, "cores": str(os.cpu_count()), **versions}
+    today = time.strftime("%Y-%m-%d")
+    return {"gpu": gpu, "cores": str(os.cpu_count()), **versions, "date": today}
 
 
 def _chosen(args: argparse.Namespace) -> Iterator[tuple[Program, str]]:
@@ -325,22 +379,86 @@ def measured_ms(file: Path = MEASURED) -> dict[tuple[str, str], float]:
     }
 
 
-def window_steps(program: Program) -> int:
-    """Return enough steps for the window of `gpusight record`, unless they take too long."""
-    step_s = measured_ms().get((program.name, FOUND), program.step_ms) / 1e3
-    return max(program.steps, min(WINDOW_STEPS, int(WINDOW_SECONDS / step_s)))
+def undated(file: Path = MEASURED) -> set[tuple[str, str]]:
+    """Return whose times are of collections before dates were kept."""
+    programs = json.loads(file.read_text(encoding="utf-8"))["programs"]
+    return {
+        (name, variant)
+        for name, variants in programs.items()
+        for variant, row in variants.items()
+        if "date" not in row
+    }
+
+
+@functools.cache
+def earlier_rows() -> tuple[dict[str, Any], ...]:
+    """Return the rows of earlier collections."""
+    return tuple(json.loads(ROWS.read_text(encoding="utf-8"))["rows"])
+
+
+def known_step_s(program: Program, variant: str) -> float:
+    """Return the step time without a profiler, as far as it is known."""
+    known = measured_ms()
+    found_ms = known.get((program.name, FOUND), program.step_ms)
+    return known.get((program.name, variant), found_ms) / 1e3
+
+
+def has_window(program: Program) -> bool:
+    """Return whether `gpusight record` can count the steps of a program, as far as is known.
+
+    Not of other libraries, and not where an earlier capture was of the whole run.
+    """
+    rows = [row for row in earlier_rows() if row["program"] == program.name]
+    counted = [row["pace_ms"] for row in rows if "error" not in row]
+    return program.library == "torch" and (not counted or any(counted))
+
+
+def window_numbers(program: Program, variant: str) -> list[str]:
+    """Return options for steps so long that the usual number of them would take minutes."""
+    step_s = known_step_s(program, variant)
+    chosen = next((numbers for limit_s, numbers in WINDOWS.items() if step_s >= limit_s), None)
+    if chosen is None or not has_window(program):
+        return []
+    options = zip(("--warmup", "--timed", "--recorded"), chosen, strict=True)
+    return [word for option, number in options for word in (option, str(number))]
+
+
+def window_steps(program: Program, variant: str = FOUND) -> int:
+    """Return enough steps for the window of `gpusight record`; the program ends with it.
+
+    Where there is no window, what does not take too long.
+    """
+    step_s = known_step_s(program, variant)
+    if not has_window(program):
+        return max(program.steps, min(WHOLE_STEPS, int(WHOLE_SECONDS / step_s)))
+    calls = (program.calls if variant == FOUND else program.repaired_calls) or 1
+    if numbers := window_numbers(program, variant):
+        return sum(map(int, numbers[1::2])) + 3
+    timed = max(10, math.ceil(WINDOW_MIN_S * calls / step_s))
+    return max(program.steps, math.ceil((_WARM_STEPS + _TIMINGS * timed) / calls) + 2)
+
+
+WINDOW_MIN_S = 0.2
+"""Timed and recorded steps take at least that long."""
+_WARM_STEPS, _TIMINGS = 10, 6
+"""At most: steps are timed up to four times if they become faster, and as many are recorded; what a
+profiler makes slower counts twice."""
 
 
 def planned_seconds(program: Program, variant: str, doing: str) -> float:
-    """Estimate how long one run takes, plain or under a profiler."""
-    known = measured_ms()
-    step_ms = known.get((program.name, variant), known.get((program.name, FOUND), program.step_ms))
-    start = START_SECONDS[program.library] * program.processes + 2.0 * len(program.needs)
+    """Estimate how long a run has the GPU, plain or under a profiler.
+
+    Of a window usually half is enough: steps become faster once, if at all.
+    """
+    step_s = known_step_s(program, variant)
+    start_s = START_SECONDS[program.library] * program.processes
+    steps = window_steps(program, variant)
     if doing == "plain":
-        return start + (program.warmup + REPEATS * program.steps) * step_ms / 1e3 + 1
-    imports = IMPORTS if program.library == "torch" else 0.0
-    steps_s = (program.warmup + program.steps) * step_ms / 1e3
-    return start + imports + REPORT_SECONDS[doing] + PROFILED * steps_s
+        steps_s = (program.warmup + REPEATS * min(PLAIN_STEPS, steps)) * step_s
+        return start_s + steps_s
+    if not has_window(program):
+        return start_s + TOOL_SECONDS[doing] + PROFILED * (program.warmup + steps) * step_s
+    return start_s + TOOL_SECONDS[doing] + PROFILED * max(program.warmup, steps / 2) * step_s
 
 
 Task: TypeAlias = "tuple[Program, str, str]"
@@ -351,41 +469,95 @@ def missing_tasks(
     tasks: Iterable[Task],
     rows: Iterable[Mapping[str, Any]],
     plain_ms: Mapping[tuple[str, str], float],
+    retimed: Container[tuple[str, str]] = (),
 ) -> list[Task]:
-    """Choose what no earlier collection has, in the order in which it is missed most.
+    """Choose what no earlier collection has, in the order in which it tells most per second.
 
-    What was never recorded or timed, programs as found before repaired ones; then what could not be
-    recorded or diagnosed; then rows that were scored before `alone` was kept.
+    All of a program together, so that its captures and times are of one machine on one day: what
+    was never recorded, could not be recorded or diagnosed, or was scored before `alone` was kept;
+    then captures of the repaired program. `retimed` are programs without times of the last days.
     """
+    rows = list(rows)
     known = {(row["program"], row["variant"], row["tool"]): row for row in rows}
-
-    def rank(task: Task) -> int | None:
+    first: dict[str, list[Task]] = defaultdict(list)
+    later: dict[str, list[Task]] = defaultdict(list)
+    for task in tasks:
         program, variant, doing = task
-        if doing == "plain":
-            return None if (program.name, variant) in plain_ms else 0
         row = known.get((program.name, variant, doing))
-        if row is None:
-            return 0 if variant == FOUND else 1
-        return 2 if "error" in row else None if "alone" in row else 3
+        if doing == "plain":
+            key = (program.name, variant)
+            is_noisy = key in retimed and is_slowed_down(program.name, rows)
+            is_wanted = key not in plain_ms or is_noisy
+        else:
+            is_wanted = row is None or "alone" not in row
+        if is_wanted:
+            is_later = variant == REPAIRED and doing != "plain"
+            (later if is_later else first)[program.name].append(task)
 
-    ranked = [(at, task) for task in tasks if (at := rank(task)) is not None]
-    return [task for _, task in sorted(ranked, key=lambda one: one[0])]
+    def per_second(of_program: Sequence[Task]) -> float:
+        program = of_program[0][0]
+        doubts = [
+            doubt(known.get((program.name, variant, doing)))
+            for _, variant, doing in of_program
+            if doing != "plain"
+        ]
+        worth = sum(doubts) + (0.5 + 0.5 * program.held_out) * len(of_program)
+        return worth / sum(planned_seconds(*task) for task in of_program)
+
+    return [
+        task
+        for part in (first, later)
+        for of_program in sorted(part.values(), key=per_second, reverse=True)
+        for task in of_program
+    ]
 
 
-def print_plan(tasks: Sequence[Task]) -> None:
-    """Print what would be run, with the seconds that each is likely to take."""
+def doubt(row: Mapping[str, Any] | None) -> float:
+    """Return how much there is to learn of a capture that was scored before."""
+    if row is None or "error" in row:
+        return 2.0
+    pairs = (("step_ms", "plain_ms"), ("predicted_ms", "repaired_ms"))
+    known = [(row[a], row[b]) for a, b in pairs if row.get(a) and row.get(b)]
+    wrong = 1.0 if row.get("right") is False else 0.0
+    return wrong + sum(min(1.0, abs(shown / true - 1)) for shown, true in known)
+
+
+def is_slowed_down(name: str, rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether a profiler slows a program down, as the host sets its pace.
+
+    Only the times of such programs differ between days; of those without a row it is not known.
+    """
+    of_program = [r for r in rows if r["program"] == name and r.get("recorded_ms")]
+    plain = [(r["recorded_ms"], r[key]) for r in of_program for key in ("pace_ms", "plain_ms")]
+    return not plain or any(ms and recorded / ms > SLOWED_DOWN for recorded, ms in plain)
+
+
+SLOWED_DOWN = 1.05
+
+
+def print_plan(tasks: Sequence[Task], seconds: float) -> None:
+    """Print what would be run, with the seconds that each is likely to have the GPU."""
     doings = ("plain", "nsys", "cupti", "torch")
-    seconds: dict[tuple[str, str], dict[str, float]] = {}
+    planned: dict[tuple[str, str], dict[str, float]] = {}
+    total_s, reached = 0.0, 0
     for program, variant, doing in tasks:
-        row = seconds.setdefault((program.name, variant), {})
+        row = planned.setdefault((program.name, variant), {})
         row[doing] = planned_seconds(program, variant, doing)
+        total_s += row[doing]
+        reached += total_s <= seconds
     print(f"{'program':26} {'variant':9}" + "".join(f"{word:>7}" for word in doings))
-    for (name, variant), row in seconds.items():
-        cells = (f"{row[word]:7.0f}" if word in row else f"{'-':>7}" for word in doings)
+    for (name, variant), row in planned.items():
+        cells = (f"{row[word]:7.1f}" if word in row else f"{'-':>7}" for word in doings)
         print(f"{name:26} {variant:9}" + "".join(cells))
-    totals = [sum(row.get(word, 0.0) for row in seconds.values()) for word in doings]
+    totals = [sum(row.get(word, 0.0) for row in planned.values()) for word in doings]
     print(f"{f'{len(tasks)} runs':36}" + "".join(f"{s:7.0f}" for s in totals))
-    print(f"about {sum(totals) / 60:.1f} minutes, one after the other")
+    last = f", the last one: {_task_name(tasks[reached - 1])}" if reached else ""
+    print(f"about {total_s / 60:.1f} minutes; {reached} runs in {seconds:.0f} s{last}")
+
+
+def _task_name(task: Task) -> str:
+    program, variant, doing = task
+    return f"{doing}:{program.name}:{variant}"
 
 
 def collect() -> int:
@@ -401,7 +573,7 @@ def collect() -> int:
     parser.add_argument("--only", help="names, or NAME:VARIANT, separated by commas")
     parser.add_argument("--do", default="plain,nsys,cupti,torch", help="what to run of each")
     parser.add_argument("--do-repaired", default="plain,nsys", help="of the repaired programs")
-    parser.add_argument("--workers", type=int, default=4, help="runs at a time; one has the GPU")
+    parser.add_argument("--workers", type=int, default=6, help="runs at a time; one has the GPU")
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--steps", type=int)
@@ -420,9 +592,9 @@ def collect() -> int:
         if doing == "plain" or can_record(program, doing)
     ]
     if args.missing:
-        tasks = missing_tasks(tasks, json.loads(ROWS.read_text())["rows"], measured_ms())
+        tasks = missing_tasks(tasks, earlier_rows(), measured_ms(), undated())
     if args.list:
-        print_plan(tasks)
+        print_plan(tasks, 60 * args.minutes - PACKING_SECONDS)
         return 0
     if args.out is None:
         parser.error("--out is missing")

@@ -9,6 +9,7 @@ import json
 import os
 import statistics
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ PAUSE_S = 0.3
 EXIT_SKIPPED = 5
 GPU_LOCK = "PROGRAMS_GPU_LOCK"
 """Names a file in the environment: who locks it has the GPU, until its steps are done."""
+GPU_TAKEN = "PROGRAMS_GPU_TAKEN"
+"""Names a file in the environment that appears when this run has the GPU: its time counts then."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,9 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif program.processes == 1:
         program.build()  # its imports are over before it has the GPU
         lock = take_gpu()
-        run(program, args)
-        if lock is not None:  # what a recorder writes now, it writes while the next program runs
-            os.close(lock)
+        run(program, args, until=end_when_recorded(lock))
+        free_gpu(lock)  # what a recorder writes now, it writes while the next program runs
     else:
         from benchmarks.programs.distributed import run_ranks
 
@@ -60,7 +62,40 @@ def take_gpu() -> int | None:
     lock = os.open(os.environ[GPU_LOCK], os.O_WRONLY | os.O_CREAT)
     os.set_inheritable(lock, True)  # a native program takes this process's place
     fcntl.flock(lock, fcntl.LOCK_EX)
+    if GPU_TAKEN in os.environ:
+        Path(os.environ[GPU_TAKEN]).touch()
     return lock
+
+
+def free_gpu(lock: int | None) -> None:
+    """Leave the GPU to the next program; children that inherited the file have it no more."""
+    if lock is not None:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def end_when_recorded(lock: int | None) -> threading.Event:
+    """Free the GPU once `gpusight record` has the steps of its window; returns when to end.
+
+    The program waits while nsys writes its report, about five seconds with an idle GPU, and steps
+    after the window say nothing. Without a collection nothing changes.
+    """
+    over = threading.Event()
+    recording = sys.modules.get("gpusight.recording.inside.recording_window")
+    if lock is None or recording is None:
+        return over
+    from gpusight.recording.inside import cuda_driver
+
+    stop = recording.RecordingWindow.stop
+
+    def free_and_stop(window: Any) -> None:
+        if window.state is recording.WindowState.RECORDING and window.recorded_steps:
+            cuda_driver.wait_for_gpus()
+            over.set()
+            free_gpu(lock)
+        stop(window)
+
+    recording.RecordingWindow.stop = free_and_stop
+    return over
 
 
 def _become_native(program: Program, args: argparse.Namespace) -> None:
@@ -83,8 +118,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(program: Program, args: argparse.Namespace, *, quiet: bool = False) -> None:
-    """Build the step, warm up, time the steps, print their mean."""
+def run(
+    program: Program,
+    args: argparse.Namespace,
+    *,
+    quiet: bool = False,
+    until: threading.Event | None = None,
+) -> None:
+    """Build the step, warm up, time the steps, print their mean; `until` ends them early."""
+    until = until or threading.Event()
     if program.library == "torch":
         import torch
 
@@ -94,21 +136,27 @@ def run(program: Program, args: argparse.Namespace, *, quiet: bool = False) -> N
     warmup = min(program.warmup, number)
     result: Any = None
     for index in range(warmup):
-        result = step(index)
+        if not until.is_set():
+            result = step(index)
     synchronize(program.library, args.device, result)
     runs = []
     for repeat in range(args.repeats):
         if repeat:
             time.sleep(PAUSE_S)
-        runs.append(_time_steps(program, args, step, warmup + repeat * number))
+        runs.append(_time_steps(program, args, step, warmup + repeat * number, until))
         if not quiet:
-            print(f"step time: {runs[-1]['mean_ms']:.4f} ms (mean of {number} steps)", flush=True)
+            steps = len(runs[-1]["step_ms"])
+            print(f"step time: {runs[-1]['mean_ms']:.4f} ms (mean of {steps} steps)", flush=True)
     if args.times and not quiet:
         args.times.write_text(json.dumps(runs))
 
 
 def _time_steps(
-    program: Program, args: argparse.Namespace, step: Callable[[int], Any], first: int
+    program: Program,
+    args: argparse.Namespace,
+    step: Callable[[int], Any],
+    first: int,
+    until: threading.Event,
 ) -> dict[str, Any]:
     number = args.steps or program.steps
     marks = _StepMarks(with_events=bool(args.times) and _on_gpu(program, args.device))
@@ -116,9 +164,11 @@ def _time_steps(
     for index in range(first, first + number):
         marks.add()
         result = step(index)
+        if until.is_set():
+            break
     marks.add()
     synchronize(program.library, args.device, result)
-    mean_ms = 1e3 * (time.perf_counter() - marks.host_s[0]) / number
+    mean_ms = 1e3 * (time.perf_counter() - marks.host_s[0]) / (len(marks.host_s) - 1)
     return {"mean_ms": mean_ms, "step_ms": marks.step_ms()}
 
 

@@ -5,9 +5,11 @@
 FOLDER holds what the archives of `collect` contain, unpacked: `NAME.VARIANT.TOOL.EXTENSION` and
 logs. A row is a capture: its step time as recorded, as corrected for the profiler, and without one
 (`step_times_h200.json`); the plan; whether its first finding is right; and the step time predicted
-for the fixes that the repair makes, with that of the repaired program. Rows in FILE are replaced by
-name; the others stay but for what the registry and the step times say of them, so that folders can
-be scored one after the other. `accuracy` sums them up.
+for the fixes that the repair makes, with that of the repaired program. Step times of the collection
+itself (`results.json` in FOLDER) come first, as those of another day differ; a row with such a time
+has `same_run`. Rows in FILE are replaced by name; the others stay but for what the registry and,
+where they have no time of their own run, the step times say of them, so that folders can be scored
+one after the other. `accuracy` sums them up.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import argparse
 import json
 import math
 import re
+import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +108,22 @@ def score(path: Path, plain_ms: Mapping[tuple[str, str], float]) -> dict[str, An
         "alone": {rule: _times(unit, ms) for rule, ms in _alone_ms(diagnosis).items()},
         "ledger": _ledger(diagnosis),
     }
+
+
+def own_times(folder: Path) -> dict[tuple[str, str], float]:
+    """Return the step times without a profiler that were taken when the captures were."""
+    results = folder / "results.json"
+    if not results.exists():
+        return {}
+    return {
+        (name, variant): statistics.median(run["mean_ms"] for run in measured["plain"])
+        for name, program in json.loads(results.read_text(encoding="utf-8"))["programs"].items()
+        for variant, measured in program["variants"].items()
+        if measured["plain"]
+    }
+
+
+_SAME, _TIMES = "same_run", ("plain_ms", "repaired_ms")
 
 
 def known_of(row: Mapping[str, Any], plain_ms: Mapping[tuple[str, str], float]) -> dict[str, Any]:
@@ -241,12 +260,15 @@ def main() -> None:
     plain_ms = measured_ms(args.times)
     rows = {_name(row): row for row in (read_rows(args.json) if args.json else ())}
     for row in rows.values():
-        row.update(known_of(row, plain_ms))
+        known = known_of(row, plain_ms)
+        row.update({key: known[key] for key in known if key not in _TIMES or not row.get(_SAME)})
+    own_ms = own_times(args.folder)
     scored = []
     for path in captures(args.folder):
         if args.only not in path.name or (args.new and capture_name(path) in rows):
             continue
-        row = score(path, plain_ms)
+        row = score(path, plain_ms | own_ms)
+        row[_SAME] = capture_name(path)[:2] in own_ms
         print(_line(row), flush=True)
         scored.append(row)
         rows[_name(row)] = row

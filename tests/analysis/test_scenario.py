@@ -386,8 +386,20 @@ def test_faster_matmuls_do_little_for_a_program_that_the_host_holds_up() -> None
     )
     matmul, graph = (change.alone_ns / view.answer.steps / 1e6 for change in view.changes)
     assert matmul == pytest.approx(1.0, abs=0.3)
-    assert graph == pytest.approx(4.2, abs=1.0)
+    assert graph == pytest.approx(6.3, abs=1.0)
     assert view.saved_ns / view.answer.steps / 1e6 > 2 * (matmul + graph)
+
+
+@needs_shared
+def test_graphs_save_what_the_plan_says_of_them_alone() -> None:
+    from gpusight.rules.diagnosis import TimelineDiagnosis
+
+    path = SHARED / "nsys/gpt_small_train.sqlite"
+    diagnosis = gpusight.diagnose(path).answer
+    assert isinstance(diagnosis, TimelineDiagnosis)
+    (fix,) = (f for f in diagnosis.plan if f.rule == "graph-candidate")
+    saved_ns = gpusight.whatif(path, graph=True).saved_ns
+    assert saved_ns == pytest.approx(fix.recoverable_ns, rel=0.02)
 
 
 @needs_shared

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusight.naming import kernel_patterns
-from gpusight.naming.demangle import demangle, parts_of
+from gpusight.naming.demangle import demangle
 from gpusight.naming.kernel_names import (
     FILLERS,
     MAX_SHORT,
@@ -28,7 +28,7 @@ from gpusight.naming.kernel_names import (
     unique_short_names,
 )
 from gpusight.naming.kernel_patterns import CATEGORIES
-from gpusight.naming.kernel_precision import PRECISIONS
+from gpusight.naming.name_parts import PRECISIONS, parts_of
 from gpusight.readers.tables import strip_api_version
 from tests.shared import SHARED, needs_shared
 

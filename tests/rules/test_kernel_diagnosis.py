@@ -20,13 +20,16 @@ from gpusight.analysis.kernel_summary import kernel_launches
 from gpusight.analysis.roofline.roofline_report import roofline
 from gpusight.cli.main import main
 from gpusight.errors import UsageError
+from gpusight.hardware.gpu_lookup import GEMM_FIXED_NS
+from gpusight.render.diagnosis_screen import MAX_LINES, screen_lines
+from gpusight.render.diagnosis_summary import fix_of_plan
 from gpusight.render.diagnosis_view import diagnosis_to_markdown
 from gpusight.render.explanation import kernel_finding_table, kernel_overview
 from gpusight.render.html.diagnosis_page import diagnosis_to_page
 from gpusight.render.result_view import DiagnosisView
 from gpusight.render.table_layout import TableOptions
 from gpusight.results import NotApplicable, TableResult
-from gpusight.rules.diagnosis import KernelReportDiagnosis
+from gpusight.rules.diagnosis import JoinedDiagnosis, KernelReportDiagnosis
 from gpusight.rules.kernel_diagnosis import diagnose_kernels
 from gpusight.rules.registry import KERNEL_RULES
 from tests.render.hostile import HOSTILE
@@ -435,6 +438,34 @@ def test_library_gemms_should_use_tensor_cores() -> None:
     assert {k.findings[0].rule for k in gemms} == {"tensor-cores-idle"}
     elementwise = [k for k in view.kernels if "elementwise" in k.name]
     assert all(f.speedup is not None and f.speedup < 2 for k in elementwise for f in k.findings)
+
+
+@needs_shared
+def test_a_timeline_and_a_report_estimate_the_same_fix_alike() -> None:
+    """A GEMM on Tensor Cores takes what the plan's simulation says, and names the fix."""
+    timeline = opened(SHARED / "nsys" / "gpt_small_train.sqlite")
+    report = opened(SHARED / "ncu" / "gpt_fwd.ncu-rep.xz")
+    view = gs.diagnose([timeline, report])
+    joined = view.answer
+    assert isinstance(joined, JoinedDiagnosis)
+    numbers = {e.metric: e.value for e in joined.timeline.plan[0].evidence}
+    gemms = [k for k in joined.kernels if k.finding and k.finding.rule == "tensor-cores-idle"]
+    assert len(gemms) > 3
+    for kernel in gemms:
+        assert kernel.finding is not None
+        mean_ns = kernel.group.duration_ns / len(kernel.group.kernels)
+        alike = 1 / (1 / numbers["ratio"] + GEMM_FIXED_NS / mean_ns)
+        assert kernel.finding.speedup is not None
+        if "memory traffic stays" in kernel.finding.estimate:  # which a timeline does not show
+            assert kernel.finding.speedup < alike
+        else:
+            assert kernel.finding.speedup == pytest.approx(alike, rel=0.1)
+        assert fix_of_plan(joined.timeline, kernel.finding) == "fix 1"
+    for width in (80, 100):
+        lines = [line.text for line in screen_lines(joined, TableOptions(width))]
+        assert len(lines) <= MAX_LINES
+        assert sum(line.startswith((" 1. ", " 2. ", " 3. ", " 4. ")) for line in lines) == 4
+        assert any("profiled kernel" in line.lower() for line in lines)
 
 
 @needs_shared

@@ -11,8 +11,8 @@ from gpusight.analysis.scenario import Scenario, ScenarioAction, WhatIf
 from gpusight.render.diagnosis_view import EXPLANATION_RENDERER, explanation_lines
 from gpusight.render.table_layout import TableOptions
 from gpusight.rules.diagnosis import TimelineDiagnosis, explain_finding
-from gpusight.rules.scenario_changes import not_modeled, what_if
-from gpusight.rules.timeline_diagnosis import diagnose_timeline
+from gpusight.rules.scenario_changes import what_if
+from gpusight.rules.timeline_diagnosis import diagnose_timeline, not_modeled
 from tests.rules.timeline.gpu_traces import GEMM, program
 from tests.rules.timeline.rule_captures import MAIN, US, Capture
 from tests.rules.timeline.test_gil_contention import steps as steps_with_gil

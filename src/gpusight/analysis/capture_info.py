@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from gpusight.analysis.aggregates import table_of
+from gpusight.analysis.aggregates import names_of, table_of
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.steps.step_list import known_pace
 from gpusight.hardware.gpu_lookup import listed_gpu, table_name
@@ -73,6 +73,19 @@ RULE_FIELDS = (
     Field("launches", "Launches", Fmt.COUNT, "Launches that it was applied to"),
     Field("advised", "Advice", Fmt.COUNT, "Launches with advice or a warning"),
 )
+STACK_SOURCES = {
+    "gpusight": "samples of `gpusight record --stacks`",
+    "nsys-python": "Python samples of nsys",
+    "nsys-cpu": "CPU samples of nsys",
+    "nsys-cuda-backtrace": "backtraces of CUDA calls",
+    "nsys-osrt-backtrace": "backtraces of OS runtime calls",
+    "torch-stack": "Python stacks of torch.profiler",
+    "folded": "folded stacks",
+    "speedscope": "a speedscope profile",
+}
+"""Where stacks come from, in words."""
+CHAIN_SOURCES = {"os_calls": "nsys-osrt-backtrace", "api_calls": "nsys-cuda-backtrace"}
+"""Those of calls, by the table of the calls."""
 _ADVICE = ("optimization", "warning", "error")
 _LAST_SECOND = 253_402_300_799
 """Of the year 9999, where dates end; a clock that shows more was never set."""
@@ -133,10 +146,23 @@ def _pace_fact(trace: Trace) -> Fact:
 
 def _stacks_fact(trace: Trace) -> Fact:
     """Name what recorded stacks of host threads."""
-    from gpusight.analysis.hotspots.host_stacks import SOURCES, stack_sources
-
-    sources = [SOURCES[source] for source in stack_sources(trace)]
+    sources = [STACK_SOURCES[source] for source in stack_sources(trace)]
     return Fact("stacks", "Stacks", ", ".join(sources) or None, Fmt.TEXT, "Stacks of the host")
+
+
+def stack_sources(trace: Trace) -> tuple[str, ...]:
+    """Return which kinds of stacks a capture has: keys of `STACK_SOURCES`."""
+    sources: list[str] = []
+    if trace.has("stack_samples"):
+        sources += names_of(trace.table("stack_samples", ["source"])["source"])
+    if trace.has("python_calls") or trace.has("cpu_ops", "stack"):
+        sources.append("torch-stack")
+    if trace.has("cpu_samples", "callchain") and trace.has("callchains"):
+        sources.append("nsys-cpu")
+    if trace.has("callchains"):
+        chains = set(names_of(trace.table("callchains", ["source"])["source"]))
+        sources += [source for table, source in CHAIN_SOURCES.items() if table in chains]
+    return tuple(source for source in STACK_SOURCES if source in sources)
 
 
 def _measured_facts(trace: Trace) -> list[Fact]:

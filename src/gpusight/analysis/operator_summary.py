@@ -9,8 +9,14 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import DURATION, names_of, schema_of, share_of
-from gpusight.analysis.attribution.call_sites import is_module, is_own_code, stack_sites
-from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals, optional
+from gpusight.analysis.attribution.nested_intervals import (
+    NONE,
+    NestedIntervals,
+    is_module,
+    is_own_code,
+    optional,
+    stack_sites,
+)
 from gpusight.analysis.attribution.work_causes import (
     WAYS,
     FrameworkOperators,

@@ -12,8 +12,8 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import DURATION, names_of
-from gpusight.analysis.attribution.call_sites import MODULE_PREFIX
 from gpusight.analysis.attribution.nested_intervals import (
+    MODULE_PREFIX,
     NONE,
     NestedIntervals,
     joint_keys,

@@ -43,13 +43,14 @@ _SUFFIX_FORMATS = {
     ".speedscope": "speedscope",
     ".pprof": "pprof",
     ".gz": "pprof",
+    ".sarif": "sarif",
 }
 _LISTED_SUFFIXES = (
     *(".txt", ".json", ".csv", ".md", ".html", ".svg", ".png", ".pdf", ".ranks", ".folded"),
-    *(".speedscope", ".pprof"),
+    *(".speedscope", ".pprof", ".sarif"),
 )
 _PAGE_SUFFIXES = frozenset({"html", "htm", "xhtml"})
-_PICTURE_TEXTS = frozenset({"svg", "html", "folded", "speedscope"})
+_PICTURE_TEXTS = frozenset({"svg", "html", "folded", "speedscope", "sarif", "lsp"})
 EXIT_NOT_APPLICABLE = 2
 
 

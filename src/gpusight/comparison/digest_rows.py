@@ -22,8 +22,8 @@ from gpusight.analysis.memory.memory_usage import no_memory
 from gpusight.analysis.range_summary import project_ranges
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import GPU_WORK
+from gpusight.analysis.steps.program_phases import NO_PHASES, UNKNOWN, phases_of_work
 from gpusight.analysis.steps.step_list import CLOSED
-from gpusight.analysis.steps.step_phases import NO_PHASES, UNKNOWN, phases_of_work
 from gpusight.comparison.digest import (
     CallDigest,
     CopyDigest,

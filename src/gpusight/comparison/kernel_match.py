@@ -12,8 +12,8 @@ import numpy as np
 
 from gpusight.comparison.comparison_result import KernelMatch
 from gpusight.comparison.launch_alignment import FUSIBLE, LaunchPairs, StepLaunch
-from gpusight.naming.demangle import normal_name
 from gpusight.naming.kernel_names import distinguish
+from gpusight.naming.name_parts import normal_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpusight.naming.demangle import parts_of
 from gpusight.naming.kernel_patterns import find
-from gpusight.naming.kernel_precision import precision_of, tensor_cores
+from gpusight.naming.name_parts import parts_of, precision_of, tensor_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from gpusight.naming.demangle import KernelNameParts
+    from gpusight.naming.name_parts import KernelNameParts
 
 
 MAX_SHORT = 48

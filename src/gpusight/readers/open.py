@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
 from gpusight.pace import read_sidecar
 from gpusight.readers.cache_folder import protect_capture
-from gpusight.readers.column_cache import CachedSource
-from gpusight.readers.file_blocks import BLOCK_BYTES, FileBlocks, head_of
 from gpusight.readers.guarded_source import GuardedSource, capture_identity, file_status, reading
 from gpusight.readers.stacks.imported_stacks import is_folded, is_speedscope
 from gpusight.sniff import (
@@ -54,7 +52,6 @@ _NCU_PAGE = re.compile(rb"\s*\[\d+\] [^\n]*@[^\n]*\n")
 """How a page of Nsight Compute begins; a list in JSON could not go on like this."""
 _NCU_ROWS = re.compile(rb'"?\d+"?[,;\t][^\n]*?\(\d+, *\d+, *\d+\)"?[,;\t]"?\(\d+, *\d+, *\d+\)')
 """A launch with the sizes of its block and grid, as in the rows of a CSV."""
-_LOG_BLOCKS = LOG_BYTES // BLOCK_BYTES
 _PROTOBUF_FIELD_1 = b"\x0a"
 _REPORTS = {".nsys-rep": "nsys", ".qdrep": "nsys", ".ncu-rep": "ncu", ".ncu-repz": "ncu"}
 _PACKINGS = {GZIP: ("gzip", "gunzip"), XZ: ("xz", "xz -d"), ZSTANDARD: ("Zstandard", "zstd -d")}
@@ -91,6 +88,8 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
         inner = _with_stacks(_source(location, cache=cache), location)
         source = GuardedSource(inner, location, files)
         if cache:
+            from gpusight.readers.column_cache import CachedSource
+
             cached = CachedSource(source, location, capture_identity(location, files))
             source.check()
             trace = Trace(cached, cached)
@@ -217,7 +216,10 @@ class FileStart(NamedTuple):
         """Look for the beginning of a table in a log that begins with something else."""
         if b"\0" in self.text or len(self.text) < _SNIFF_BYTES:
             return False
-        return contains_pattern(pattern, islice(FileBlocks(self.path), _LOG_BLOCKS))
+        from gpusight.readers.file_blocks import BLOCK_BYTES, FileBlocks
+
+        blocks = islice(FileBlocks(self.path), LOG_BYTES // BLOCK_BYTES)
+        return contains_pattern(pattern, blocks)
 
 
 _NCU_TEXT = "ncu.text_source:ncu_csv_source"
@@ -239,6 +241,8 @@ called with the path. The forms of Nsight Systems are recognized before and shar
 
 def _unpacked(path: Path, head: bytes, form: str) -> bytes:
     """Return the first decompressed bytes of a file."""
+    from gpusight.readers.file_blocks import head_of
+
     text = inflated_head(head) if head.startswith(GZIP) else head_of(path, _SNIFF_BYTES)
     if text is None:
         raise DamagedCaptureError(

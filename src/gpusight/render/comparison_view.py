@@ -9,7 +9,7 @@ import polars as pl
 from gpusight.comparison.baseline_file import baseline_page
 from gpusight.comparison.phrases import copy_name
 from gpusight.render.comparison_text import comparison_lines, comparison_to_markdown
-from gpusight.render.result_view import Renderer
+from gpusight.render.renderer import Renderer
 from gpusight.render.table_layout import TableOptions
 from gpusight.results import Field, Fmt, TableResult
 

@@ -90,11 +90,12 @@ def screen_lines(
     timeline = timeline_of(diagnosis)
     head = _head_lines(summary.diagnosis_head(timeline), look.width)
     head += _ledger_lines(timeline, look)
-    head += note_lines(() if details else timeline.notes, look.width, _MAX_NOTE_LINES)
+    max_notes = _MAX_NOTE_LINES - isinstance(diagnosis, JoinedDiagnosis)
+    head += note_lines(() if details else timeline.notes, look.width, max_notes)
+    others = max_lines - len(head) - 2 - _min_plan_lines(timeline)
     if isinstance(diagnosis, JoinedDiagnosis):  # the screen has room for one of the two
-        below = _joined_rows(diagnosis, look.width, None if details else _MAX_KERNELS)
+        below = _joined_rows(diagnosis, look.width, None if details else others)
     else:
-        others = max_lines - len(head) - 2 - _min_plan_lines(timeline)
         below = _section_rows(timeline, look.width, min(_MAX_SECTIONS, max(1, others)))
     plan = list(_plan_lines(timeline, look, max_lines - len(head) - len(below) - 2))
     return [*head, StyledLine(""), *plan, *below, *next_lines]
@@ -343,26 +344,34 @@ def _kernel_report_rows(
 
 
 def _joined_rows(
-    diagnosis: JoinedDiagnosis, width: int | None, max_kernels: int | None
+    diagnosis: JoinedDiagnosis, width: int | None, max_lines: int | None
 ) -> list[StyledLine]:
     """List the profiled kernels that would save most of the timeline's GPU time.
 
     Their numbers follow those of the timeline's findings, and `explain` takes them.
     """
     steps = max(1, diagnosis.timeline.steps)
-    shown = diagnosis.kernels_with_findings[:max_kernels]
+    kernels = diagnosis.kernels_with_findings
+    if max_lines is not None and kernels and max_lines < 2:
+        return [StyledLine(f"and {len(kernels)} profiled kernels with findings: --details", "dim")]
+    shown = kernels if max_lines is None else kernels[: min(_MAX_KERNELS, max_lines - 1)]
     if not shown:
         return []
     firsts = [kernel.group.findings[0] for kernel in shown]
     texts = [f"{k.group.label}: {f.title}" for k, f in zip(shown, firsts, strict=True)]
+    of_all = f" ({len(shown)} of {len(kernels)})" if len(shown) < len(kernels) else ""
     times = [format_time(kernel.time_ns / steps, digits=3) for kernel in shown]
-    columns = (
-        TextColumn.natural("Profiled kernel", texts, can_shorten=True),
+    columns = [
+        TextColumn.natural(f"Profiled kernel{of_all}", texts, can_shorten=True),
         TextColumn.natural("Time/step" if diagnosis.timeline.steps else "Time", times, right=True),
         TextColumn.natural(
             "Speedup", [gain_text(f) or MISSING for f in firsts], right=True, priority=2
         ),
-    )
+    ]
+    fixes = [summary.fix_of_plan(diagnosis.timeline, finding) for finding in firsts]
+    if any(fixes):
+        covered = [fix or MISSING for fix in fixes]
+        columns.append(TextColumn.natural("Part of", covered, priority=1))
     first, styles = len(diagnosis.timeline.findings) + 1, ["cyan"] * len(shown)
     labels = [kernel.group.label for kernel in shown]
     return [*_numbered_table(columns, styles, width, first_number=first, labels=labels)]

@@ -17,6 +17,7 @@ from gpusight.render.explanation import NOTHING, gain_text
 from gpusight.results import Field, Fmt, TableResult
 from gpusight.rules.engine import MAX_REPLAY_ERROR, MIN_PLAN_SHARE
 from gpusight.rules.process_sections import worst_of
+from gpusight.rules.registry import kernel_rules
 from gpusight.rules.rule import TimelineRule
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
         TimedKernel,
         TimelineDiagnosis,
     )
-    from gpusight.rules.finding import TimelineFinding
+    from gpusight.rules.finding import KernelFinding, TimelineFinding
     from gpusight.rules.rule import FindingLocation
 
 
@@ -137,7 +138,8 @@ def diagnosis_head(diagnosis: TimelineDiagnosis) -> str:
     name = Path(str(diagnosis.meta.get("path", ""))).name or "capture"
     process, processes = (diagnosis.meta.get(key) for key in ("process", "processes"))
     worst = f"process {process} ({worst_of(processes)})" if processes else None
-    facts = [worst, diagnosis.meta.get("gpu"), window_text(diagnosis), *_busy_text(diagnosis)]
+    gpu = diagnosis.meta.get("gpu") or "unknown GPU"
+    facts = [worst, gpu, window_text(diagnosis), *_busy_text(diagnosis)]
     return safe_text(f"{name}: {', '.join(str(fact) for fact in facts if fact)}")
 
 
@@ -331,6 +333,13 @@ def outside_plan_text(
 
 def _fix_named(diagnosis: TimelineDiagnosis, rule: str) -> str:
     return f"fix {[f.rule for f in diagnosis.plan].index(rule) + 1}"
+
+
+def fix_of_plan(diagnosis: TimelineDiagnosis, finding: KernelFinding) -> str:
+    """Name the fix of the plan that is also that of a profiled kernel: `fix 1`; empty for none."""
+    rule = kernel_rules().get(finding.rule)
+    other = "" if rule is None else rule.timeline_rule
+    return _fix_named(diagnosis, other) if other in (f.rule for f in diagnosis.plan) else ""
 
 
 def needed_first(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:

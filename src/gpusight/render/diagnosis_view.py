@@ -16,7 +16,7 @@ from gpusight.render.diagnosis_summary import (
 from gpusight.render.diagnosis_text import explained_kernels
 from gpusight.render.explanation import explain_kernel, kernel_finding_table
 from gpusight.render.markdown_tables import to_markdown
-from gpusight.render.result_view import Renderer
+from gpusight.render.renderer import Renderer
 from gpusight.render.table_layout import TableOptions
 from gpusight.render.terminal_text import StyledLine, plain_lines, wrapped_lines
 from gpusight.rules.diagnosis import (
@@ -97,6 +97,12 @@ def _page(diagnosis: AnyDiagnosis, *, limit: int | None = None, details: int = 0
     from gpusight.render.html.diagnosis_page import diagnosis_to_page
 
     return diagnosis_to_page(diagnosis, limit=limit, details=details)
+
+
+def _draw(diagnosis: AnyDiagnosis, form: str, **options: Any) -> bytes:
+    from gpusight.render.editor_formats import draw_editor_format
+
+    return draw_editor_format(diagnosis, form, **options)
 
 
 def diagnosis_table(diagnosis: AnyDiagnosis) -> TableResult:
@@ -198,5 +204,6 @@ DIAGNOSIS_RENDERER = Renderer(
     markdown=diagnosis_to_markdown,
     fragment=_fragment,
     page=_page,
+    draw=_draw,
     look=TableOptions(100, 20, rows_advice="all are in .findings"),
 )

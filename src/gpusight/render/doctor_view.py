@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpusight.recording.doctor.checkup import checks_table, checkup_page, tool_summary
 from gpusight.recording.doctor.machine import Ability, CheckState
-from gpusight.render.result_view import Renderer
+from gpusight.render.renderer import Renderer
 from gpusight.render.table_layout import TableOptions
 from gpusight.render.terminal_tables import result_lines
 from gpusight.render.terminal_text import (

@@ -12,7 +12,7 @@ from gpusight.render import diagnosis_text
 from gpusight.render.cell_text import safe_text
 from gpusight.render.diagnosis_screen import brief_title
 from gpusight.render.explanation import NOTHING, gain_text
-from gpusight.render.result_view import Renderer
+from gpusight.render.renderer import Renderer
 from gpusight.render.table_layout import TableOptions
 from gpusight.render.terminal_tables import result_lines
 from gpusight.render.terminal_text import StyledLine

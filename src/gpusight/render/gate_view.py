@@ -19,7 +19,7 @@ from gpusight.render.markdown_tables import (
     markdown_prose,
     markdown_table,
 )
-from gpusight.render.result_view import Renderer
+from gpusight.render.renderer import Renderer
 from gpusight.render.table_layout import TableOptions, TextColumn, fit_columns
 from gpusight.render.terminal_text import StyledLine, command_lines, cut_line, wrapped_lines
 from gpusight.results import Fmt

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpusight.analysis.hotspots.flame_graph import flame_graph
 from gpusight.errors import UsageError
-from gpusight.render.result_view import Renderer
+from gpusight.render.renderer import Renderer
 from gpusight.render.table_layout import TableOptions
 
 if TYPE_CHECKING:

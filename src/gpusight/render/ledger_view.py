@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpusight.analysis.ledger.ledger_tables import ledger_lines_table, ledger_page
 from gpusight.analysis.scenario import whatif_page
-from gpusight.render.result_view import Renderer
+from gpusight.render.renderer import Renderer
 from gpusight.render.table_layout import TableOptions
 
 if TYPE_CHECKING:

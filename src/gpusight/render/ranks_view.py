@@ -9,7 +9,7 @@ import polars as pl
 
 from gpusight.analysis.ranks.job_ranks import JobRanks
 from gpusight.analysis.ranks.job_slowdown import slowdown_table
-from gpusight.render.result_view import Renderer
+from gpusight.render.renderer import Renderer
 from gpusight.render.table_layout import TableOptions
 from gpusight.results import Composite, Evidence, Fact, Field, Fmt, TableResult
 from gpusight.units import format_share, format_time, in_one_unit

@@ -1,21 +1,18 @@
 """The result that every function of `gpusight.api` returns and every command shows.
 
 Analyses return plain answers (`gpusight.results` and the types of their packages). `Result` puts
-one of them into text, JSON, CSV, Markdown, HTML or a picture; `renderer_of` is the one place that
-knows how each kind of answer is written. It is part of `render` and not of `gpusight.results`,
+one of them into text, JSON, CSV, Markdown, HTML or a picture; `renderer.py` is the one place that
+knows how each kind of answer is written. This is part of `render` and not of `gpusight.results`,
 which lies below the analyses and must not import what draws.
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpusight.errors import UsageError
-from gpusight.render.table_layout import TableOptions
 from gpusight.results import Composite, NotApplicable, TableResult
 
 if TYPE_CHECKING:
@@ -47,6 +44,8 @@ if TYPE_CHECKING:
     from gpusight.comparison.significance import MeasuredChange
     from gpusight.recording.doctor.machine import Checkup
     from gpusight.render.charts.figure import Figure, StripChart
+    from gpusight.render.renderer import Renderer
+    from gpusight.render.table_layout import TableOptions
     from gpusight.render.terminal_text import StyledLine
     from gpusight.reports.report_contents import Report
     from gpusight.rules.diagnosis import (
@@ -60,76 +59,15 @@ if TYPE_CHECKING:
     from gpusight.sharing.leak_report import Leak
     from gpusight.sharing.sanitized_copy import SharedCopy
 
-_ADVICE = "all are in .frame"
-_LOOK = TableOptions(100, 20, rows_advice=_ADVICE, columns_advice=_ADVICE)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Renderer:
-    """How one kind of answer is written: functions of the answer and of keyword options.
-
-    What is None is made of the tables; where there are none either, it cannot be written so.
-    """
-
-    tables: Callable[..., TableResult | Composite] | None = None
-    """The answer as tables."""
-    rows: Callable[[Any], TableResult] | None = None
-    """Its main table, which CSV and `.frame` have."""
-    document: Callable[[Any], dict[str, Any]] | None = None
-    """What JSON has."""
-    long_lists: tuple[str, ...] = ()
-    """Keys of that document whose lists `limit` cuts."""
-    lines: Callable[..., Iterable[StyledLine]] | None = None
-    """Lines of text, laid out as the `TableOptions` say."""
-    markdown: Callable[..., str] | None = None
-    fragment: Callable[..., str] | None = None
-    """HTML for a notebook."""
-    page: Callable[..., str] | None = None
-    """An HTML page of its own."""
-    figure: Callable[..., Figure | StripChart] | None = None
-    draw: Callable[..., bytes] | None = None
-    """The picture as a file of a format; an HTML page may have tables below it."""
-    look: TableOptions = _LOOK
-    """How tables look in a Python shell and, as for their rows, in a notebook."""
-
-
 CHART_FORMATS = ("svg", "html", "png", "pdf")
 """Formats of pictures, which is also how the names of such files end."""
-_RENDERERS = {
-    "TableResult": "result_view:TABLE_RENDERER",
-    "Composite": "result_view:COMPOSITE_RENDERER",
-    "LedgerReport": "ledger_view:LEDGER_RENDERER",
-    "Hotspots": "hotspots_view:HOTSPOTS_RENDERER",
-    "WhatIf": "ledger_view:WHATIF_RENDERER",
-    "TimelineDiagnosis": "diagnosis_view:DIAGNOSIS_RENDERER",
-    "KernelReportDiagnosis": "diagnosis_view:DIAGNOSIS_RENDERER",
-    "JoinedDiagnosis": "diagnosis_view:DIAGNOSIS_RENDERER",
-    "Explanation": "diagnosis_view:EXPLANATION_RENDERER",
-    "MeasuredDrill": "drill_view:DRILL_RENDERER",
-    "Comparison": "comparison_view:COMPARISON_RENDERER",
-    "Baseline": "comparison_view:BASELINE_RENDERER",
-    "JobRanks": "ranks_view:RANKS_RENDERER",
-    "Gate": "gate_view:GATE_RENDERER",
-    "SharedCopy": "share_view:SHARE_RENDERER",
-    "Checkup": "doctor_view:DOCTOR_RENDERER",
-    "Report": "html.report_page:REPORT_RENDERER",
-}
-"""Kinds of answers, and where in this package their renderers are."""
-
-
-def renderer_of(answer: object) -> Renderer:
-    """Give the renderer of an answer; modules are imported when they are first needed."""
-    module, name = _RENDERERS[type(answer).__name__].split(":")
-    renderer = getattr(importlib.import_module(f"{__package__}.{module}"), name)
-    assert isinstance(renderer, Renderer)
-    return renderer
 
 
 class Result:
     """The answer to a question, which shows itself in a shell, in a notebook and in files."""
 
     answer: Any
-    """What the analysis returned, of one of the kinds that `renderer_of` knows."""
+    """What the analysis returned, of one of the kinds that `renderer.py` knows."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -303,6 +241,8 @@ class Result:
 
     @property
     def _renderer(self) -> Renderer:
+        from gpusight.render.renderer import renderer_of
+
         return renderer_of(self.answer)
 
     @property
@@ -400,26 +340,6 @@ class OrionPage(Page):
         self.file_text = file_text
 
 
-def _same(answer: TableResult | Composite) -> TableResult | Composite:
-    return answer
-
-
-def _figure(answer: Composite, **options: Any) -> Figure | StripChart:
-    from gpusight.render.charts.draw_chart import figure_of
-
-    return figure_of(answer, **options)
-
-
-def _draw(answer: Composite, form: str, **options: Any) -> bytes:
-    from gpusight.render.charts.draw_chart import draw_result
-
-    return draw_result(answer, form, **options)
-
-
-TABLE_RENDERER = Renderer(tables=_same)
-COMPOSITE_RENDERER = Renderer(tables=_same, figure=_figure, draw=_draw)
-
-
 class LedgerView(Result):
     """Where the time of each GPU went; printing it shows the tables."""
 
@@ -485,7 +405,10 @@ class WhatIfView(Result):
 
 
 class DiagnosisView(Result):
-    """What holds a program or its kernels back; printing it explains the foremost findings."""
+    """What holds a program or its kernels back; printing it explains the foremost findings.
+
+    `save("x.sarif")` writes the findings for code scanning, with paths below the current folder.
+    """
 
     answer: AnyDiagnosis
 
@@ -503,6 +426,18 @@ class DiagnosisView(Result):
         from gpusight.rules.diagnosis import explain_finding
 
         return Result(explain_finding(self.answer, which))
+
+    def to_sarif(self, source_root: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Give the SARIF log that `--format sarif` writes; `source_root` is your checkout."""
+        from gpusight.render.editor_formats import sarif_log
+
+        return sarif_log(self.answer, source_root)
+
+    def to_lsp(self, source_root: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
+        """Give the diagnostics by file that `--format lsp` writes, for a plugin of an editor."""
+        from gpusight.render.editor_formats import lsp_diagnostics
+
+        return lsp_diagnostics(self.answer, source_root)
 
     @property
     def kernels(self) -> tuple[LaunchDiagnosis, ...]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.render.result_view import Renderer
+from gpusight.render.renderer import Renderer
 from gpusight.render.table_layout import TableOptions
 from gpusight.results import Composite, Fact, Field, Fmt, TableResult
 from gpusight.sharing.leak_report import Category, Treatment

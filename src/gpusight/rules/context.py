@@ -20,7 +20,7 @@ from gpusight.analysis.ledger.device_ledger import Accounting, build_ledger
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.replay.window_replay import GpuSharing, Replay
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection
-from gpusight.analysis.steps.step_phases import phases
+from gpusight.analysis.steps.program_phases import phases
 from gpusight.hardware.gpu_lookup import listed_gpu
 from gpusight.results import Evidence
 from gpusight.rules.context_frames import calls_frame, ops_frame

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.attribution.call_sites import text_of
+from gpusight.analysis.attribution.nested_intervals import text_of
 from gpusight.analysis.attribution.work_causes import (
     KINDS,
     causes_of_calls,

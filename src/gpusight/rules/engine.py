@@ -417,6 +417,10 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
     count_scale = steps / context.steps if context.steps else scale
     alone_ns = None if case.alone_ns is None else case.alone_ns * scale
     confidence, reason = _confidence(context, match)
+    estimate = match.estimate or rule.estimate
+    if match.change and alone_ns is None:
+        estimate = "None: the problem is measured, and the simulation of the fix saves nothing."
+        reason = "the simulation shows no gain"
     code = match.code or rule.snippet(context.framework)
     if rule.id in TIMELINE_RULES and context.framework.is_array_language:
         # The snippets of matches are of PyTorch, CUDA C++ and JAX; users write their own language.
@@ -432,9 +436,9 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
         saved_ns=None if case.saved_ns is None else case.saved_ns * scale,
         confidence=confidence,
         confidence_reason=reason,
-        estimate=match.estimate or rule.estimate,
+        estimate=estimate,
         evidence=match.evidence,
-        why=rule.why,
+        why=match.why or rule.why,
         fix=fix_with_lines(match.fix or rule.fix, match.lines),
         code=code_with_line(code, match.lines, _comment(context)),
         verify=match.verify or rule.verify,

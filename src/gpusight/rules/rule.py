@@ -76,6 +76,8 @@ class RuleMatch:
     """It is about more time than the window has: it comes first."""
     estimate: str = ""
     """How the time was estimated; replaces the text of the rule."""
+    why: str = ""
+    """Why it costs time in this case; replaces the text of the rule."""
     fix: str = ""
     """Advice for this case, with names and numbers; replaces the text of the rule."""
     code: str = ""
@@ -124,6 +126,11 @@ class RuleNotApplicable:
     reason: str
     sections: tuple[str, ...] = ()
     """Sections that Nsight Compute would have to collect for it."""
+
+
+UNKNOWN_PEAKS = "the peak FLOP/s of the GPU are unknown"
+UNKNOWN_SMS = "the number of SMs is unknown"
+"""Reasons of rules that need to know the GPU."""
 
 
 RuleVerdict: TypeAlias = "RuleMatch | Clean | RuleNotApplicable"
@@ -224,6 +231,8 @@ class KernelRule(Rule):
     """Applies to kernels only, not to graphs and ranges, which have no grid of their own."""
     explains: ClassVar[frozenset[str]] = frozenset()
     """Rules that detect the effect of which this one is the cause."""
+    timeline_rule: ClassVar[str] = ""
+    """The rule for timelines with the same fix, if any."""
     at_roofline: ClassVar[bool] = False
     """A match with nothing to gain means that the launch is at its roofline."""
 

@@ -116,10 +116,10 @@ def kept_words() -> frozenset[str]:
 
 def _words_of_kernels() -> frozenset[str]:
     """Take the words out of the regular expressions that classify kernels."""
-    from gpusight.naming import demangle, kernel_names, kernel_patterns, kernel_precision
+    from gpusight.naming import kernel_names, kernel_patterns, name_parts
 
     sources = [f"{row.pattern} {row.args}" for row in kernel_patterns.PATTERNS]
-    for module in (kernel_names, demangle, kernel_precision):
+    for module in (kernel_names, name_parts):
         values = vars(module).values()
         sources += [value.pattern for value in values if isinstance(value, re.Pattern)]
     return frozenset(_LITERAL.findall(_ESCAPE.sub(" ", " ".join(sources)).lower()))

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.attribution.call_sites import sites_of
+from gpusight.analysis.attribution.nested_intervals import sites_of
 from gpusight.analysis.kernel_behavior import kinds_of
 from gpusight.analysis.kernel_summary import BLOCK, GRID
 from gpusight.analysis.occupancy.launch_occupancy import timeline_launches, with_answers

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.attribution.call_sites import sites_of
+from gpusight.analysis.attribution.nested_intervals import sites_of
 from gpusight.analysis.attribution.work_causes import (
     causes_of_calls,
     causes_of_rows,

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpusight.analysis.attribution.call_sites import is_own_code, site_of_stack, text_of
+from gpusight.analysis.attribution.nested_intervals import is_own_code, site_of_stack, text_of
 from gpusight.analysis.attribution.work_causes import (
     FrameworkOperators,
     WorkSelection,

@@ -15,6 +15,7 @@ from gpusight.analysis.gpu_time import RECORDED_OVERHEAD
 from gpusight.analysis.selection import Selection
 from gpusight.errors import UsageError
 from gpusight.naming.kernel_names import classify
+from gpusight.pace import AS_RECORDED
 from gpusight.readers.open import open_trace
 from gpusight.render.table_layout import TableOptions
 from gpusight.render.terminal_tables import to_plain
@@ -450,7 +451,8 @@ def test_recorded_steps_are_selected_whole_or_not_at_all() -> None:
 
 def test_the_profilers_own_time_is_told_with_the_steps_it_fell_into() -> None:
     own: Row = {"start_ns": 12, "end_ns": 19, "name": "Buffer Request"}
-    (note,) = [n for n in page(built(**STEPPED, overheads=[own])).notes if "profiler" in n]
+    notes = page(built(**STEPPED, overheads=[own])).notes
+    (note,) = [n for n in notes if "profiler" in n and n != AS_RECORDED]
     assert note == (
         f"{RECORDED_OVERHEAD}: 7 ns of the GPU's idle time (in ProfilerStep#4); "
         "without it the GPU is busy 70.5% of the window"

@@ -109,6 +109,26 @@ def test_a_step_out_of_the_ordinary_is_marked() -> None:
     assert rows[4]["remark"] == "slow"
 
 
+def test_a_first_step_that_fills_the_pipeline_is_not_slow() -> None:
+    """The GPU is one step behind the host: only the first step has nothing to overlap with."""
+    ranges, kernels, calls = [], [], []
+    for n in range(6):
+        at = n * 1000
+        ranges.append({"name": f"step_{n}", "start_ns": at, "end_ns": at + 1000})
+        calls.append(
+            {"name": "cudaLaunchKernel", "start_ns": at, "end_ns": at + 10, "correlation": n}
+        )
+        kernels.append({"name": "k", "start_ns": at + 800, "end_ns": at + 1700, "correlation": n})
+    rows = table(steps(build_trace(ranges=ranges, kernels=kernels, api_calls=calls), warmup=True))
+    assert [row["took_ns"] for row in rows] == [1700, *[1000] * 5]
+    assert [row["remark"] for row in rows] == ["pipeline fill", *[None] * 5]
+    assert not any(row["outlier"] for row in rows)
+    # A host that is slow in the first step is another matter.
+    ranges[0]["start_ns"] = -1000
+    rows = table(steps(build_trace(ranges=ranges, kernels=kernels, api_calls=calls), warmup=True))
+    assert rows[0]["remark"] == "slow"
+
+
 def test_a_long_pause_makes_the_step_after_it_slow() -> None:
     starts = [0, 1000, 2000, 3000, 9000, 10_000]
     ranges = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpusight.rules.kernel.uncoalesced_access import load_cycles
 from gpusight.rules.rule import KernelRuleMatch
 from tests.rules.kernel.rule_launches import FOUND, L1_DATA, SECTORS, matched, speedup
 from tests.rules.launches import ELAPSED, STALLED, launch_of, verdict_of
@@ -43,3 +44,18 @@ def test_full_queues_empty_when_what_fills_them_is_gone() -> None:
         STALLED.format("lg_throttle"): 900,
     }
     assert speedup(matched("uncoalesced-access", waste)) > 5  # not only the 4 of the sectors
+
+
+def test_a_rate_that_was_printed_as_zero_still_bounds_the_latency() -> None:
+    """ncu's CSV rounds 0.0018 to 0.00; without a bound, all waits for memory seemed to vanish."""
+    rate = "smsp__issue_active.avg.per_cycle_active"
+    sums = {"smsp__inst_issued.sum": 18, "smsp__cycles_active.sum": 10_000}
+    stalled = {STALLED.format("long_scoreboard"): 500}
+    exact, printed, bound, summed = (
+        load_cycles(launch_of(stalled | more), 1_000.0)
+        for more in ({rate: 0.0018}, {rate: 0.0}, {rate: 0.005}, {rate: 0.0} | sums)
+    )
+    assert exact is not None
+    assert bound is not None
+    assert printed == bound < exact
+    assert summed == pytest.approx(exact)

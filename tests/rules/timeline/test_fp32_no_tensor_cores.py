@@ -91,7 +91,19 @@ def test_advice_names_only_formats_of_the_gpu() -> None:
     assert verdict.verify.startswith("`gpusight kernels` shows FP16 kernels.")
     assert "float16" in verdict.code
     for absent in ("TF32", "BF16", "bfloat16"):
-        assert absent not in f"{verdict.verify} {verdict.code} {verdict.fix}"
+        assert absent not in f"{verdict.verify} {verdict.code} {verdict.fix} {verdict.why}"
+
+
+def test_a_format_that_slows_the_step_down_saves_nothing() -> None:
+    capture = program([(GEMM, 6.0)] * 20)  # casts cost more than Tensor Cores save
+    for row in capture.tables["devices"]:
+        row["name"] = "Tesla V100-SXM2-16GB"
+    verdict = match_of(RULE, capture.timeline())
+    numbers = evidence(verdict)
+    assert "saved_fp16_ns" not in numbers
+    assert numbers["added_fp16_ns"] > 0
+    assert "would slow the step" in verdict.fix
+    assert "Apply it after the fixes above it in the plan" in verdict.fix
 
 
 @pytest.mark.parametrize(

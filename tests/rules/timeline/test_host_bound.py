@@ -253,6 +253,20 @@ def test_what_runs_first_may_wait_for_work_from_before_the_capture() -> None:
     assert "before the first GPU" not in match_of(RULE, capture.timeline()).fix
 
 
+def test_work_that_starts_late_gets_no_advice_about_the_host() -> None:
+    capture = Capture()
+    for number in range(8):
+        call = 10 * number, 10 * number + 5
+        capture.launch(call, (20 + 100 * number, 60 + 100 * number), f"kernel_{number}")
+    verdict = match_of(RULE, capture.timeline())
+    assert verdict.title.startswith("Launched work starts late")
+    assert "Between two kernels" in verdict.why
+    assert "CUDA graphs and fused kernels" in verdict.fix
+    assert "cudaStreamBeginCapture" in verdict.code
+    for absent in ("host_work", "cudaLaunchKernel", "The thread"):
+        assert absent not in f"{verdict.fix} {verdict.code}"
+
+
 def test_most_of_little_idle_time_is_told_too() -> None:
     """Of 12% idle time, another finding explains a third: less than 10% of the time is left."""
     capture = waiting(idle_us=40)

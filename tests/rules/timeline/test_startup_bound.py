@@ -77,7 +77,15 @@ def test_lazy_loading_is_advised_where_it_helps(name: str, helps: bool) -> None:
     finding = first(program(None, **{name: 90.0}))
     assert ("CUDA_MODULE_LOADING=LAZY" in finding.code) is helps
     assert ("CUDA_MODULE_LOADING" in finding.fix) is (name == "cuModuleLoadData")
-    assert "gpusight record --delay 5" in finding.code
+    # 90 ms are too short for the whole seconds of --delay.
+    assert "gpusight record" not in finding.code
+    assert "gpusight ledger FILE --window 90.0" in finding.code
+    assert finding.code.count("\n") == 1 + helps
+
+
+def test_a_long_start_is_left_out_of_the_next_recording() -> None:
+    finding = first(program(None, cuInit=4200.0))
+    assert "gpusight record --delay 4 -- ./program" in finding.code
 
 
 def test_an_end_that_unloads_modules() -> None:

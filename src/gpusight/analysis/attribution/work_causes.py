@@ -10,8 +10,16 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.attribution.call_sites import PythonCalls, first_known, stack_sites, text_of
-from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals, lookup, optional
+from gpusight.analysis.attribution.nested_intervals import (
+    NONE,
+    NestedIntervals,
+    PythonCalls,
+    first_known,
+    lookup,
+    optional,
+    stack_sites,
+    text_of,
+)
 from gpusight.analysis.launch_index import KeyIndex, tables_with_rows
 from gpusight.analysis.selection import GPU_WORK, ResolvedSelection
 from gpusight.naming.kernel_names import unique_short_names

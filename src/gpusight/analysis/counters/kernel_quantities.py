@@ -136,6 +136,11 @@ ISSUED = _quantity(
     "issued_per_cycle",
     "Instructions issued per scheduler and active cycle",
     _SCHEDULER,
+    # Sums first: ncu prints the rate with two decimals, 0.00 for a kernel that waits for memory.
+    *(
+        QuantityFormula((f"smsp__{sum_}.sum", "smsp__cycles_active.sum"), lambda v: v[0] / v[1])
+        for sum_ in ("inst_issued", "inst_executed")
+    ),
     metric("smsp__issue_active.avg.per_cycle_active"),
     percent(f"smsp__issue_active.avg.{_ACTIVE}"),
     metric("sm__inst_issued.avg.per_cycle_active", 1 / 4),

@@ -26,8 +26,9 @@ from gpusight.analysis.steps.step_list import TraceSteps
 from gpusight.analysis.steps.step_window import StepWindow, step_window
 from gpusight.errors import UsageError
 from gpusight.hardware.gpu_lookup import listed_gpu
-from gpusight.naming.demangle import clean, demangle, split
+from gpusight.naming.demangle import demangle
 from gpusight.naming.kernel_names import classify, unique_short_names
+from gpusight.naming.name_parts import clean, split
 from gpusight.recording.parse_request import literal
 from gpusight.results import NotApplicable
 from gpusight.units import format_share

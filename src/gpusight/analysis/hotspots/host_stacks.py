@@ -21,6 +21,7 @@ from gpusight.analysis.attribution.nested_intervals import (
     optional,
 )
 from gpusight.analysis.attribution.work_causes import main_threads
+from gpusight.analysis.capture_info import CHAIN_SOURCES
 from gpusight.analysis.hotspots.stack_tree import (
     FRAME_SCHEMA,
     StackElements,
@@ -37,21 +38,9 @@ if TYPE_CHECKING:
     from gpusight.trace.trace import Trace
 
 
-SOURCES = {
-    "gpusight": "samples of `gpusight record --stacks`",
-    "nsys-python": "Python samples of nsys",
-    "nsys-cpu": "CPU samples of nsys",
-    "nsys-cuda-backtrace": "backtraces of CUDA calls",
-    "nsys-osrt-backtrace": "backtraces of OS runtime calls",
-    "torch-stack": "Python stacks of torch.profiler",
-    "folded": "folded stacks",
-    "speedscope": "a speedscope profile",
-}
-"""Where stacks come from, in words."""
 _MIN_REACH_NS = 50_000_000
 _REACH_PERIODS = 10
 """A sample can stand for time this far away: so many usual intervals between two."""
-_CHAIN_SOURCES = {"os_calls": "nsys-osrt-backtrace", "api_calls": "nsys-cuda-backtrace"}
 _CHAIN_COLUMNS = ["source", "callchain", "depth", "symbol", "module", "unresolved", "file", "line"]
 _NO_THREAD = -(1 << 62)
 _SIGHTINGS = {
@@ -84,7 +73,7 @@ class HostStacks:
 
     tree: StackTree
     sources: tuple[str, ...]
-    """Keys of `SOURCES` of what is used."""
+    """Keys of `STACK_SOURCES` of what is used."""
     frame: pl.DataFrame
     """`process`, `thread`, `start_ns`, `end_ns`, `node`, `weight_ns`, `late_ns`: by thread and
     start; those of a thread do not overlap."""
@@ -137,7 +126,7 @@ class HostStacks:
     def _reach(self) -> Ints:
         """How far from each sighting another time may be that it stands for."""
         if not self.is_sampled:
-            backtraces = set(self.sources) & set(_CHAIN_SOURCES.values())
+            backtraces = set(self.sources) & set(CHAIN_SOURCES.values())
             return np.full(self.frame.height, _MIN_REACH_NS if backtraces else 0)
         gaps = self.frame.select(
             pl.col("start_ns").diff().over("thread").median().over("thread").fill_null(0)
@@ -270,21 +259,6 @@ class HostStacks:
 # From the tables of a trace -----------------------------------------------------------------------
 
 
-def stack_sources(trace: Trace) -> tuple[str, ...]:
-    """Return which kinds of stacks a capture has: keys of `SOURCES`."""
-    found: list[str] = []
-    if trace.has("stack_samples"):
-        found += names_of(trace.table("stack_samples", ["source"])["source"])
-    if trace.has("python_calls") or trace.has("cpu_ops", "stack"):
-        found.append("torch-stack")
-    if trace.has("cpu_samples", "callchain") and trace.has("callchains"):
-        found.append("nsys-cpu")
-    if trace.has("callchains"):
-        chains = set(names_of(trace.table("callchains", ["source"])["source"]))
-        found += [source for table, source in _CHAIN_SOURCES.items() if table in chains]
-    return tuple(source for source in SOURCES if source in found)
-
-
 def host_stacks(trace: Trace) -> HostStacks | None:
     """Return where host threads were, by the best of what was recorded; None without stacks.
 
@@ -308,7 +282,7 @@ def host_stacks(trace: Trace) -> HostStacks | None:
         if part.table == "memory_events" or not seen.height:
             continue
         sources += part.sources
-        if native or part.table not in _CHAIN_SOURCES:
+        if native or part.table not in CHAIN_SOURCES:
             timed.append(seen.drop("element"))
     empty = pl.DataFrame(schema={**_SIGHTINGS, "node": pl.Int64()}).drop("element")
     frame = _disjoint(pl.concat([empty, *timed], how="diagonal"))
@@ -352,7 +326,7 @@ def _recorded_stacks(trace: Trace) -> list[_Part]:
         parts.append(_chains(trace, "cpu_samples"))
     elif trace.has("cpu_ops", "stack"):
         parts.append(_operators(trace))
-    with_chain = (*_CHAIN_SOURCES, "memory_events")
+    with_chain = (*CHAIN_SOURCES, "memory_events")
     return parts + [_chains(trace, t) for t in with_chain if chains and trace.has(t, "callchain")]
 
 
@@ -448,7 +422,7 @@ def _chains(trace: Trace, table: str) -> _Part:
             pl.lit(0, pl.Int64).alias("late_ns"),
         )
         return _Part(table, ("nsys-cpu",), elements, sightings, None)
-    source = (_CHAIN_SOURCES[table],) if table in _CHAIN_SOURCES else ()
+    source = (CHAIN_SOURCES[table],) if table in CHAIN_SOURCES else ()
     sightings = _innermost(seen, seen["element"].to_numpy())
     return _Part(table, source, elements, sightings, rows)
 

@@ -14,8 +14,9 @@ import polars as pl
 
 from gpusight.analysis.attribution.nested_intervals import NONE
 from gpusight.analysis.attribution.work_causes import attribute
+from gpusight.analysis.capture_info import STACK_SOURCES
 from gpusight.analysis.gpu_schedule import OpKind
-from gpusight.analysis.hotspots.host_stacks import SOURCES, HostStacks, host_stacks, range_stacks
+from gpusight.analysis.hotspots.host_stacks import HostStacks, host_stacks, range_stacks
 from gpusight.analysis.ledger.idle_contributors import IdleContributors
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.ledger.ledger_report import accounting
@@ -528,7 +529,7 @@ def _meta(trace: Trace, times: StackTimes, chosen: StepWindow | None) -> dict[st
 
 def _notes(times: StackTimes, meta: Mapping[str, Any]) -> list[str]:
     """Say where stacks come from, and how much of the time has none."""
-    words = [SOURCES[source] for source in times.stacks.sources]
+    words = [STACK_SOURCES[source] for source in times.stacks.sources]
     notes = [f"stacks: {', '.join(words)}"] if words else []
     idle_ns = max(1, meta["idle_ns"])
     near = meta["idle_near_ns"] / idle_ns

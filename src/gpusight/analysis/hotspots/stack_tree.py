@@ -12,8 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.attribution.call_sites import first_known
-from gpusight.analysis.attribution.nested_intervals import NONE
+from gpusight.analysis.attribution.nested_intervals import NONE, first_known
 from gpusight.naming.source_files import is_library_binary, is_library_file, python_module
 
 if TYPE_CHECKING:

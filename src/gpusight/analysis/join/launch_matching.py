@@ -12,7 +12,7 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.kernel_summary import SHAPE
-from gpusight.naming.demangle import normal_name
+from gpusight.naming.name_parts import normal_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

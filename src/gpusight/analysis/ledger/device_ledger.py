@@ -10,8 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.attribution.call_sites import first_known
-from gpusight.analysis.attribution.nested_intervals import lookup
+from gpusight.analysis.attribution.nested_intervals import first_known, lookup
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind, ScheduleTiming, build_schedule
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.ledger.ledger_entries import (

@@ -9,8 +9,13 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.attribution.call_sites import PythonCalls, sites_of
-from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals, optional
+from gpusight.analysis.attribution.nested_intervals import (
+    NONE,
+    NestedIntervals,
+    PythonCalls,
+    optional,
+    sites_of,
+)
 from gpusight.analysis.gpu_schedule import OpKind
 from gpusight.analysis.kernel_summary import distinct_short_names
 from gpusight.analysis.ledger.host_threads import LaunchThreads

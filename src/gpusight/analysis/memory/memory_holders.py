@@ -9,15 +9,18 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.attribution.call_sites import (
+from gpusight.analysis.attribution.nested_intervals import (
     MODULE_PREFIX,
+    NONE,
+    NestedIntervals,
     PythonCalls,
     first_known,
     is_own_code,
+    lookup,
+    optional,
     stack_sites,
     text_of,
 )
-from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals, lookup, optional
 from gpusight.analysis.attribution.work_causes import FrameworkOperators, HostMoments, main_threads
 from gpusight.analysis.steps.step_list import PROFILER_STEP
 

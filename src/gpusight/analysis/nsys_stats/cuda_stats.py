@@ -26,7 +26,7 @@ from gpusight.analysis.nsys_stats.stats_reports import (
     summarize_times,
     time_headers,
 )
-from gpusight.naming.demangle import parts_of
+from gpusight.naming.name_parts import parts_of
 
 if TYPE_CHECKING:
     from gpusight.analysis.nsys_stats.stats_reports import ReportArguments

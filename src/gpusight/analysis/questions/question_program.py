@@ -21,9 +21,9 @@ from gpusight.analysis.questions.forward_passes import (
     passes_of,
 )
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection, Selection
+from gpusight.analysis.steps.program_phases import as_phases, phases_of
 from gpusight.analysis.steps.step_detection import busiest_process
 from gpusight.analysis.steps.step_list import TraceSteps
-from gpusight.analysis.steps.step_phases import as_phases, phases_of
 from gpusight.analysis.steps.step_window import StepWindow, step_window
 from gpusight.results import NotApplicable
 

@@ -12,7 +12,6 @@ import polars as pl
 from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals
 from gpusight.analysis.launch_index import launched, launches_of, of_process
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
-from gpusight.analysis.steps.step_choice import choose_period
 from gpusight.analysis.steps.step_list import (
     SCHEMA,
     UNNAMED,
@@ -25,8 +24,6 @@ from gpusight.analysis.steps.step_list import (
     read_name,
     shortened,
 )
-from gpusight.analysis.steps.step_periods import Activities
-from gpusight.analysis.steps.step_sequences import operator_steps, periodic_steps
 
 if TYPE_CHECKING:
     from gpusight.analysis.steps.step_list import TraceStep
@@ -125,6 +122,9 @@ def _launches_in(starts: Ints, ends: Ints, times: Ints) -> Ints:
 
 def _steps(level: pl.DataFrame, work: pl.DataFrame) -> TraceSteps | None:
     """Make steps of ranges side by side, where they repeat and hold most of the work."""
+    from gpusight.analysis.steps.step_choice import choose_period
+    from gpusight.analysis.steps.step_periods import Activities
+
     if level.height < 2:
         return None
     names = level["name"].cast(pl.String)
@@ -262,6 +262,8 @@ def repetition(trace: Trace, work: pl.DataFrame, *, ranges: bool = True) -> Dete
 
     Without `ranges` launches alone count, as if nobody had annotated the program.
     """
+    from gpusight.analysis.steps.step_sequences import operator_steps, periodic_steps
+
     if work.is_empty():
         steps = operator_steps(trace)
         return None if steps is None else DetectedSteps(steps)
@@ -275,6 +277,8 @@ def repetition(trace: Trace, work: pl.DataFrame, *, ranges: bool = True) -> Dete
 
 def _by_name_alone(trace: Trace, work: pl.DataFrame) -> DetectedSteps:
     """Believe names alone; or return why there are no steps."""
+    from gpusight.analysis.steps.step_sequences import periodic_steps
+
     steps = find_steps(trace)
     if isinstance(steps, TraceSteps):
         return _of_one_process(trace, _one_thread(steps, work), work)

@@ -19,8 +19,8 @@ from gpusight.analysis.launch_index import (
     took_ns,
 )
 from gpusight.analysis.selection import EVERYTHING, Selection
+from gpusight.analysis.steps.program_phases import NO_PHASES, UNKNOWN, phases_of_work
 from gpusight.analysis.steps.step_list import absent, frame_of
-from gpusight.analysis.steps.step_phases import NO_PHASES, UNKNOWN, phases_of_work
 from gpusight.analysis.steps.step_window import (
     NO_STEPS,
     SUGGESTION,
@@ -33,7 +33,12 @@ from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableRe
 from gpusight.trace.intervals import Intervals, coverage
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
+
+    Mask = NDArray[np.bool_]
 
 
 STEP_FIELDS = (
@@ -57,7 +62,13 @@ STEP_FIELDS = (
     Field("kernels", "Kernels", Fmt.COUNT, "Kernels launched"),
     Field("gpu_ops", "GPU ops", Fmt.COUNT, "Kernels, memcpys, memsets, graphs launched", False),
     Field("pause_ns", "Gap to next", Fmt.TIME, "From its end on the host to the next step's start"),
-    Field("remark", "Note", Fmt.TEXT, "`excluded`, `slow`, `fast`; null for a typical step"),
+    Field(
+        "remark",
+        "Note",
+        Fmt.TEXT,
+        "`excluded`, `slow`, `fast`; `pipeline fill`: the first step, longer only because the GPU "
+        "has no earlier work to overlap with; null for a typical step",
+    ),
     Field("outlier", "Outlier", Fmt.FLAG, "Much longer or shorter than the other steps", False),
     Field("kept", "Kept", Fmt.FLAG, "In the window: neither warm-up nor partial", False),
     Field("name", "Name", Fmt.NAME, "Name of the step's range", shown=False),
@@ -141,8 +152,15 @@ def _table(trace: Trace, chosen: StepWindow) -> TableResult:
     begun = ended - own_ns
     begun[kept], ended[kept] = step_spans(trace, chosen.steps)
     took = ended - begun
-    # A pause before a step makes it slow, but a short one, or none before the first, not fast.
-    outlier = outliers(took, kept) & (took > np.median(took[kept])) | outliers(own_ns, kept)
+    outlier = _outliers(took, own_ns, kept)
+    # The GPU is done with the first step later than the host by all that later steps overlap.
+    first = int(np.argmax(kept))
+    host_ns = np.array([step.end_ns - step.start_ns for step in all_steps], np.int64)
+    fills = np.zeros(len(all_steps), np.bool_)
+    if outlier[first] and begun[first] == all_steps[first].start_ns:
+        took_then, own_then = (np.where(kept.cumsum() == 1, host_ns, ns) for ns in (took, own_ns))
+        fills[first] = not _outliers(took_then, own_then, kept)[first]
+        outlier &= ~fills
     # Work of the next step may run in one too: on another stream, or of another thread.
     busy = Intervals.from_arrays(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
     start, end = pl.col("start_ns"), pl.col("end_ns")
@@ -155,6 +173,7 @@ def _table(trace: Trace, chosen: StepWindow) -> TableResult:
         pl.Series("gpu_ops", count_in(launch_ns, all_steps)),
         (start.shift(-1) - end).alias("pause_ns"),
         pl.Series("outlier", outlier),
+        pl.Series("fills", fills),
         pl.Series("kept", kept),
     )
     share = share_of(pl.col("gpu_busy_ns"), pl.col("took_ns")).alias("gpu_share")
@@ -164,6 +183,8 @@ def _table(trace: Trace, chosen: StepWindow) -> TableResult:
         .then(pl.lit("excluded"))
         .when(pl.col("outlier"))
         .then(pl.when(slow).then(pl.lit("slow")).otherwise(pl.lit("fast")))
+        .when(pl.col("fills"))
+        .then(pl.lit("pipeline fill"))
     )
     frame = frame.with_columns(share, remark.alias("remark")).select(f.key for f in STEP_FIELDS)
     fields = shown_if_filled(STEP_FIELDS, frame)
@@ -172,6 +193,15 @@ def _table(trace: Trace, chosen: StepWindow) -> TableResult:
     hidden = {"duration_ns": same, "lag_ns": not frame["lag_ns"].max()}
     fields = tuple(replace(f, shown=f.shown and not hidden.get(f.key)) for f in fields)
     return TableResult("steps", "Steps", fields, frame)
+
+
+def _outliers(took: Ints, own_ns: Ints, kept: Mask) -> Mask:
+    """Return which steps are much longer or shorter than the others.
+
+    A pause before a step makes it slow, but a short one, or none before the first, not fast.
+    """
+    long: Mask = outliers(took, kept) & (took > np.median(took[kept]))
+    return long | outliers(own_ns, kept)
 
 
 def _facts(

@@ -281,7 +281,7 @@ def _chosen_window(
 
 def _without_start(trace: Trace, focus: StepWindow) -> StepWindow:
     """Leave out the time in which a program loads and compiles, before it computes."""
-    from gpusight.analysis.steps.program_start import find_start
+    from gpusight.analysis.steps.program_phases import find_start
 
     start = find_start(trace, focus.start_ns, focus.end_ns)
     if start is None or start.launch_ns <= focus.start_ns:

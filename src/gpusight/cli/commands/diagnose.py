@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpusight.cli import options
 from gpusight.errors import DOCS_URL
@@ -30,9 +30,11 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight diagnose run.nsys-rep --rules my_rule.py",
     "gpusight diagnose run.nsys-rep report.ncu-rep -o diagnosis.html",
     "gpusight diagnose report.ncu-rep --kernel '*gemm*' --lines",
+    "gpusight diagnose run.nsys-rep --source-root . -o gpusight.sarif",
     "gpusight diagnose --list-rules",
 )
-FORMATS = (*options.TABLE_FORMATS, "html")
+EDITOR_FORMATS = ("sarif", "lsp")
+FORMATS = (*options.TABLE_FORMATS, "html", *EDITOR_FORMATS)
 EXIT_GATE = 1
 
 
@@ -57,6 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--details",
         action="store_true",
         help="add evidence, locations, code, caveats and rules that passed (always in HTML)",
+    )
+    parser.add_argument(
+        "--source-root",
+        metavar="DIR",
+        help="in sarif and lsp, paths of source files are those below this folder (default: the "
+        "current one)",
     )
 
 
@@ -95,12 +103,16 @@ def run(args: argparse.Namespace) -> int:
     _keep_rules(args)
     if args.list_rules:
         return _list_rules(args)
+    form = chosen_format(args)
+    _check_source_root(args, form)
     result = run_diagnosis(args)
-    form, text_options = chosen_format(args), {}
+    text_options: dict[str, Any] = {}
     if form in {"table", "markdown"}:
         text_options["details"] = args.details
     if form == "table":
         text_options["typed"] = typed_part(args)
+    if form in EDITOR_FORMATS:
+        text_options["source_root"] = args.source_root
     present(result, args, **text_options)
     return _gate(result.answer, args)
 
@@ -120,13 +132,25 @@ def _keep_rules(args: argparse.Namespace) -> None:
             raise UsageError(f"{target} is a file of --rules", hint="choose another name for -o")
 
 
+def _check_source_root(args: argparse.Namespace, form: str) -> None:
+    """Refuse a folder that is none, or that nothing would be looked up in."""
+    from pathlib import Path
+
+    from gpusight.errors import UsageError
+
+    if args.source_root is not None and form not in EDITOR_FORMATS:
+        raise UsageError("--source-root needs --format sarif or lsp")
+    if args.source_root is not None and not Path(args.source_root).is_dir():
+        raise UsageError(f"{args.source_root} is not a folder", hint="name the root of the sources")
+
+
 def run_diagnosis(args: argparse.Namespace) -> DiagnosisView:
     """Diagnose the captures of `args.file`."""
     from pathlib import Path
 
     from gpusight import api
     from gpusight.cli.capture_input import keep_warnings, open_capture, progress
-    from gpusight.cli.output import keep_inputs
+    from gpusight.cli.output import chosen_format, keep_inputs
     from gpusight.errors import UsageError
 
     if not args.file:
@@ -135,13 +159,14 @@ def run_diagnosis(args: argparse.Namespace) -> DiagnosisView:
     keep_inputs(args, files)
     with progress(f"reading {Path(files[0]).name}", quiet=args.quiet):
         traces = [open_capture(file, args) for file in files]
+        shows_lines = chosen_format(args) in EDITOR_FORMATS
         result = api.diagnose(
             traces,
             rules=args.rule,
             extra_rules=args.rules,
             kernel=args.kernel,
             launches=args.launch,
-            lines=args.lines,
+            lines=args.lines or (shows_lines and any(t.has("profiles") for t in traces)),
             **options.selection(args),
             **options.focus(args),
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from gpusight.naming.demangle import take_apart
+from gpusight.naming.name_parts import take_apart
 from gpusight.readers.ncu.report_messages import in_domain
 from gpusight.readers.tables import NAMELESS, demangle_names, file_name
 from gpusight.trace.schema_gpu import BETWEEN_STACKS

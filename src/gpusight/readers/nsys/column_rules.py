@@ -313,7 +313,7 @@ def base_name(short: str) -> str:
     """Take the function's own name out of a mangled name, which `gpusight record` stores."""
     if not short.startswith("_Z"):
         return short
-    from gpusight.naming.demangle import split  # slow to import, and seldom needed
+    from gpusight.naming.name_parts import split  # slow to import, and seldom needed
 
     return split(demangle_names(short))[0].rsplit("::", 1)[-1]
 

@@ -13,8 +13,6 @@ import polars as pl
 from isal import isal_zlib
 
 from gpusight.errors import CacheError, UndecodableReportError, UsageError
-from gpusight.readers.cache_folder import check_cache_folder, lock_entry, open_entry
-from gpusight.readers.column_cache import CacheRecord, DamagedRecordError, read_record, write_record
 from gpusight.readers.guarded_source import capture_identity, file_status
 from gpusight.readers.nsys import native_fields
 from gpusight.readers.nsys.native_container import NsysContainer
@@ -315,6 +313,9 @@ class ReportTables(RawTables):
 
     def _cached_export(self, nsys: str) -> Path | None:
         """Find the export in the cache or make it there; None where the cache cannot be used."""
+        from gpusight.readers.cache_folder import check_cache_folder, lock_entry, open_entry
+        from gpusight.readers.column_cache import CacheRecord, write_record
+
         try:
             check_cache_folder(self.path)
             files = file_status(self.path)
@@ -343,6 +344,8 @@ class ReportTables(RawTables):
 
 def _is_intact(entry: CacheFolder) -> bool:
     """Return whether the export is in the cache as it was written."""
+    from gpusight.readers.column_cache import DamagedRecordError, read_record
+
     try:
         return read_record(entry, _CHECKSUM).frame.row(0) == _checksum(entry, _EXPORT)
     except (FileNotFoundError, DamagedRecordError):

@@ -1,9 +1,9 @@
 """nsys SQLite exports, read column by column without touching the file.
 
 The file is opened read-only and immutable, so SQLite takes no lock and leaves no `-wal` or `-shm`
-next to it; where one exists already, a private copy is read. Columns come through ADBC as Arrow
-batches: no Python object per row. Large tables are read by several connections at once, each taking
-its share of the row ids.
+next to it; where one exists already, a private copy is read. The compiled core decodes the pages of
+sound tables (sqlite_pages.py). Else columns come through ADBC as Arrow batches: no Python object
+per row. Large tables are read by several connections at once, each taking its share of the row ids.
 
 A file may lie about itself: row ids far apart, pages that are shared by many rows. Every query ends
 at the number of rows and bytes that a file of its size can hold. Tables are always walked in the
@@ -31,6 +31,7 @@ import polars as pl
 from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.readers.nsys import nsys_machine, sqlite_journal
 from gpusight.readers.nsys.raw_tables import NOT_A_NUMBER, PAYLOADS, RawTables, decode_text
+from gpusight.readers.nsys.sqlite_pages import SqlitePages
 from gpusight.readers.nsys.table_mapping import PARTS
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class SqliteTables(RawTables):
         self._stored: dict[tuple[str, str], str] = {}
         self._counted: set[str] = set()
         self._types = self._read_schema()
+        self._pages = SqlitePages(file, self._rows)
         if not self._types.keys() & _NSYS_TABLES:
             raise NotACaptureError(
                 f"{path} is a SQLite database, but not an nsys export",
@@ -140,6 +142,9 @@ class SqliteTables(RawTables):
             if column not in self._types[table]:
                 self._damaged(f"table {table} has no column {column}")
         types = {column: self._affinity(table, column) for column in columns}
+        decoded = self._pages.read(table, types, only)
+        if decoded is not None:
+            return decoded
         condition = _condition(only)
         if only is not None:  # else the rows that come are counted
             self._check_rows(table)

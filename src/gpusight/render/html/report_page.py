@@ -34,7 +34,7 @@ from gpusight.render.html.report_findings import (
 )
 from gpusight.render.html.report_ledger import ledger_section, phases_section
 from gpusight.render.html.report_tables import copies_section, kernels_section, ranges_section
-from gpusight.render.result_view import Renderer
+from gpusight.render.renderer import Renderer
 from gpusight.render.terminal_text import StyledLine
 from gpusight.reports.report_contents import evaluated_gpu
 from gpusight.results import NotApplicable

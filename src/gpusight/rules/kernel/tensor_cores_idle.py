@@ -9,6 +9,7 @@ from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.analysis.counters.kernel_limiter import SATURATED, busiest
 from gpusight.analysis.counters.profiled_launch import SECTOR_BYTES, UNIT_NAMES, WARP
+from gpusight.hardware.gpu_lookup import GEMM_FIXED_NS
 from gpusight.hardware.gpu_table import GPUS, Peaks
 from gpusight.naming.kernel_names import classify
 from gpusight.rules.finding import Confidence, Evidence
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 
 TENSOR_EFFICIENCY = Threshold(
-    0.5, "share of the Tensor Core peak that libraries reach on GEMMs of common sizes"
+    0.5,
+    "share of the Tensor Core peak that a kernel reaches which is a GEMM by its instructions only",
 )
 MIN_PIPE_SHARE = Threshold(
     0.3, "min. FP32 or FP16 pipe utilization of a kernel that is not a GEMM by name"
@@ -61,6 +63,7 @@ class TensorCoresIdle(KernelRule):
 
     id = "tensor-cores-idle"
     effort = "one line"
+    timeline_rule = "fp32-no-tensor-cores"
     detects = (
         "A GEMM, convolution or attention kernel that runs on CUDA cores while the Tensor Cores "
         "are idle."
@@ -81,7 +84,11 @@ with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
         "16, and very small GEMMs, gain less. A GEMM recognized by its instruction mix alone may "
         "be something else."
     )
-    estimate = "The arithmetic at half of the Tensor Core peak, not below the time of L2 and DRAM."
+    estimate = (
+        "As in `fp32-no-tensor-cores` of a timeline: the time by the ratio of peak FLOP/s plus "
+        f"{GEMM_FIXED_NS // 1000} µs, not below that of DRAM. For what is a GEMM by its "
+        "instructions only: half of the Tensor Core peak, not below the time of L2 and DRAM."
+    )
     thresholds: ClassVar = {
         "tensor_efficiency": TENSOR_EFFICIENCY,
         "min_pipe_share": MIN_PIPE_SHARE,
@@ -116,18 +123,13 @@ with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
             return RuleNotApplicable("not measured: FP32 and memory utilization", self.sections)
         if not _is_gemm(launch):
             return CLEAN
-        # L2 and DRAM need the same time whatever computes the GEMM.
-        memory = {unit: launch.busy[unit] for unit in ("dram", "l2") if unit in launch.busy}
-        unit = max(memory, key=lambda name: memory[name])
-        tensor_time = share * now / (peak * TENSOR_EFFICIENCY.value)
-        remaining = limited(launch, max(tensor_time, memory[unit] / ATTAINABLE))
+        remaining, how = _on_tensor_cores(launch, share, peak / now)
         if remaining > 1 / MIN_SPEEDUP:
             return CLEAN
         return KernelRuleMatch(
             title=f"GEMM not on Tensor Cores ({peak / now:.0f}x the FP32 rate)",
             time_share=remaining,
-            estimate=f"{precision.upper()} on Tensor Cores, {TENSOR_EFFICIENCY.value:.0%} of peak; "
-            f"memory traffic stays ({UNIT_NAMES[unit]} {memory[unit]:.0%} busy)",
+            estimate=f"{precision.upper()} on Tensor Cores{how}",
             evidence=(
                 *launch.evidence(q.TENSOR, q.FMA, q.FFMA, q.HFMA),
                 Evidence(
@@ -140,6 +142,28 @@ with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
             if launch.category in _GEMM_CATEGORIES
             else "the GEMM is inferred from its instruction mix",
         )
+
+
+def _on_tensor_cores(launch: ProfiledLaunch, share: float, ratio: float) -> tuple[float, str]:
+    """Return the part of the time that remains on Tensor Cores of `ratio` times the rate, and how.
+
+    A library has kernels with larger tiles for them, which read less from L2; a kernel of the
+    program keeps its tiles.
+    """
+    by_name = launch.category in _GEMM_CATEGORIES
+    units = ("dram",) if by_name else ("dram", "l2")
+    memory = {unit: launch.busy[unit] for unit in units if unit in launch.busy}
+    if by_name:
+        remaining = 1 / ratio + GEMM_FIXED_NS / (launch.duration_ns or math.inf)
+        how = f": time by the ratio of peak FLOP/s, plus {GEMM_FIXED_NS // 1000} µs"
+    else:
+        remaining = share / (ratio * TENSOR_EFFICIENCY.value)
+        how = f", {TENSOR_EFFICIENCY.value:.0%} of peak"
+    unit = max(memory, key=lambda name: memory[name], default=None)
+    if unit is not None and memory[unit] / ATTAINABLE > remaining:
+        remaining = memory[unit] / ATTAINABLE
+        how += f"; memory traffic stays ({UNIT_NAMES[unit]} {memory[unit]:.0%} busy)"
+    return min(1.0, remaining) if by_name else limited(launch, remaining), how
 
 
 def _computes_in_fp32(launch: ProfiledLaunch) -> bool:

@@ -41,6 +41,8 @@ UNLOADED_CYCLES = Threshold(
     "rest is queueing that the fix removes",
 )
 LOADS_IN_FLIGHT = Threshold(2, "loads in flight per warp of a memory-bound kernel")
+MAX_RATE_PRINTED_AS_ZERO = 0.005
+"""ncu prints instructions per cycle with two decimals: 0.00 where nearly all warps wait."""
 QUEUES = ("lg_throttle", "drain", "membar")
 """Stalls on a full queue, which vanish with the traffic that fills it."""
 MAX_SECTORS_PER_LOAD = Threshold(16, "sectors of the widest load of a warp, 16 bytes per thread")
@@ -193,10 +195,10 @@ def load_cycles(launch: ProfiledLaunch, loads: float | None) -> float | None:
     """Return the cycles that a warp waits for one of so many loads; None if not known."""
     warps, rate = launch.get(q.WARPS), launch.get(q.ISSUED)
     instructions = launch.get(q.INSTRUCTIONS)
-    if not launch.stalls or not warps or not rate or not loads or not instructions:
+    if not launch.stalls or not warps or rate is None or not loads or not instructions:
         return None
     waiting = shares(("long_scoreboard", "lg_throttle"), launch.stalls)
-    return waiting * warps / rate * instructions / loads
+    return waiting * warps / (rate or MAX_RATE_PRINTED_AS_ZERO) * instructions / loads
 
 
 def _reason(launch: ProfiledLaunch, measured: bool) -> str:

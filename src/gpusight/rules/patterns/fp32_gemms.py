@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.replay.changes import more_launches
-from gpusight.hardware.gpu_lookup import peak_flops
+from gpusight.hardware.gpu_lookup import GEMM_FIXED_NS, peak_flops
 from gpusight.rules.patterns.kernel_groups import launch_ns, scale_durations
 
 if TYPE_CHECKING:
@@ -128,9 +128,6 @@ def _flops(operator: str | None, shapes: str | None, *, ridge_point: float) -> f
     return float(cost.flops) if is_below else None
 
 
-FIXED_NS = 4_000
-"""Time of a GEMM however fast the arithmetic is. With it and the ratio of peak rates, 657 GEMMs of
-93 ms in FP32 should take 8.9 ms in BF16 on an H200; they took 8.0."""
 CAST_GPU_NS = 5_000
 """GPU time of a cast that autocast adds."""
 MIN_TENSOR_SPEEDUP = 1.5
@@ -165,7 +162,9 @@ class TensorFormat:
 
     def left(self, duration_ns: Ints) -> Reals:
         """Return the part of the time of GEMMs that remains at this rate."""
-        remaining: Reals = np.minimum(1.0, 1 / self.ratio + FIXED_NS / np.maximum(duration_ns, 1))
+        remaining: Reals = np.minimum(
+            1.0, 1 / self.ratio + GEMM_FIXED_NS / np.maximum(duration_ns, 1)
+        )
         return remaining
 
     def _casting(self, context: RuleContext, rows: pl.DataFrame) -> Change:

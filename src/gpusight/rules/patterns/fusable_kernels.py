@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.gpu_schedule import NONE, CallKind
+from gpusight.hardware.gpu_lookup import GEMM_FIXED_NS
 from gpusight.rules.context import memoize
-from gpusight.rules.patterns.fp32_gemms import FIXED_NS
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import GpuSchedule
@@ -190,7 +190,7 @@ def _without_overlaps(
     factor = np.where(backward, RECOMPUTED, 1.0)
     half = order.where(pl.col("precision").is_in(("bf16", "fp16")) & pl.col("tensor_core"))
     duration_ns = np.maximum(order.frame["duration_ns"].to_numpy(), 1)
-    fused = np.where(half, np.minimum(1.0, IN_HALF + FIXED_NS / duration_ns), 1.0)
+    fused = np.where(half, np.minimum(1.0, IN_HALF + GEMM_FIXED_NS / duration_ns), 1.0)
     kept[order.ops[members]] = (gemm * fused)[members] * factor[number]
     on_cuda_cores = (pl.col("precision") == "fp32") & ~pl.col("tensor_core")
     fp32 = gemm & order.where(on_cuda_cores)

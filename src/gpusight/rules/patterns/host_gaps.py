@@ -10,8 +10,12 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.attribution.call_sites import PythonCalls, is_own_code
-from gpusight.analysis.attribution.nested_intervals import NestedIntervals, optional
+from gpusight.analysis.attribution.nested_intervals import (
+    NestedIntervals,
+    PythonCalls,
+    is_own_code,
+    optional,
+)
 from gpusight.analysis.gpu_schedule import NONE, CallKind
 from gpusight.analysis.ledger.device_ledger import account
 from gpusight.analysis.ledger.host_threads import LaunchThreads

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.hotspots.host_stacks import HostStacks, host_stacks
-from gpusight.analysis.hotspots.stack_times import idle_stacks, launch_stacks
+from gpusight.analysis.capture_info import stack_sources
 from gpusight.analysis.ledger.device_ledger import account
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import StackLine
@@ -17,6 +16,7 @@ from gpusight.rules.formatting import quoted_name
 from gpusight.rules.rule import FindingLocation
 
 if TYPE_CHECKING:
+    from gpusight.analysis.hotspots.host_stacks import HostStacks
     from gpusight.analysis.ledger.ledger_entries import IdleCause
     from gpusight.rules.context import RuleContext
     from gpusight.trace.intervals import Ints
@@ -29,12 +29,18 @@ MIN_TITLE_SHARE = 0.3
 
 @memoize
 def _stacks(context: RuleContext) -> HostStacks | None:
+    if not stack_sources(context.trace):
+        return None
+    from gpusight.analysis.hotspots.host_stacks import host_stacks
+
     return host_stacks(context.trace)
 
 
 @memoize
 def _idle(context: RuleContext) -> pl.DataFrame:
     """Return the idle time of the busiest GPU by `node` and `cause`."""
+    from gpusight.analysis.hotspots.stack_times import idle_stacks, launch_stacks
+
     stacks = _stacks(context)
     assert stacks is not None
     accounts = account(context.schedule, context.hosts)

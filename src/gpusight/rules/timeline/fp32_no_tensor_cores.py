@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
+from gpusight.hardware.gpu_lookup import GEMM_FIXED_NS
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import is_training, title_share
 from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import each_op
 from gpusight.rules.patterns.fp32_gemms import (
     CAST_GPU_NS,
-    FIXED_NS,
     TensorFormat,
     gemms_of_unknown_pipe,
     gemms_on_cuda_cores,
@@ -26,7 +26,14 @@ from gpusight.rules.patterns.kernel_groups import (
     main_source_phrase,
     total_ns,
 )
-from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
+from gpusight.rules.rule import (
+    CLEAN,
+    UNKNOWN_PEAKS,
+    RuleMatch,
+    RuleNotApplicable,
+    Threshold,
+    TimelineRule,
+)
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
@@ -64,6 +71,10 @@ class Fp32NoTensorCores(TimelineRule):
         "Tensor Cores run GEMMs several times faster than CUDA cores. TF32 (Ampere and newer) "
         "keeps FP32 tensors and rounds the inputs of each GEMM. Half precision also halves the "
         "memory traffic."
+    )
+    half_why = (
+        "Tensor Cores run GEMMs several times faster than CUDA cores, on this GPU only in half "
+        "precision: autocast or parameters in it. That also halves the memory traffic."
     )
     fix = "Enable TF32, or use mixed precision (autocast)."
     code = """\
@@ -119,15 +130,15 @@ CUDA.math_mode!(CUDA.FAST_MATH)                # TF32 for matmuls
     )
     estimate = (
         "Simulation in which the time of these kernels is divided by the ratio of peak FLOP/s, "
-        f"plus {FIXED_NS // 1000} µs each. Assumes the same share of peak on Tensor Cores as on "
-        "CUDA cores."
+        f"plus {GEMM_FIXED_NS // 1000} µs each. Assumes the same share of peak on Tensor Cores as "
+        "on CUDA cores."
     )
     effort = "one line"
     thresholds: ClassVar = {
         "min_kernel_time_share": MIN_KERNEL_TIME_SHARE,
         "min_saved_share": MIN_SAVED_SHARE,
         "fixed_ns": Threshold(
-            FIXED_NS, "ns that even a small GEMM takes on Tensor Cores; measured"
+            GEMM_FIXED_NS, "ns that even a small GEMM takes on Tensor Cores; measured"
         ),
         "cast_gpu_ns": Threshold(CAST_GPU_NS, "ns of GPU time per cast that autocast adds"),
     }
@@ -151,7 +162,7 @@ CUDA.math_mode!(CUDA.FAST_MATH)                # TF32 for matmuls
                 "the kernel names do not show whether the GEMMs use Tensor Cores"
             )
         if not possible:
-            return RuleNotApplicable("the peak FLOP/s of the GPU are unknown")
+            return RuleNotApplicable(UNKNOWN_PEAKS)
         return _match(context, rows, share, possible)
 
     def locate(self, context: RuleContext, _: TimelineFinding) -> pl.DataFrame:
@@ -170,10 +181,10 @@ def _match(
     formats = " or ".join(target.precision.upper() for target in possible)
     faster = (
         context.evidence(
-            f"saved_{gain.target.precision}_ns",
-            gain.ns,
+            f"{'saved' if gain.ns >= 0 else 'added'}_{gain.target.precision}_ns",
+            abs(gain.ns),
             "ns",
-            f"Time saved with {gain.target.name}" + " (slower)" * (gain.ns < 0),
+            f"{'Saved' if gain.ns >= 0 else 'Added'} by {gain.target.name} alone",
         )
         for gain in gains
     )
@@ -192,7 +203,9 @@ def _match(
         else "Use half-precision parameters; with float16, scale the loss.",
         other="Allow TF32 in matmuls, which is one setting, or use half-precision arrays.",
     )
-    if gains[0].ns < MIN_SAVED_SHARE.value * context.length_ns:
+    if gains[0].ns < 0:
+        way = f"Apply it after the fixes above it in the plan: before them it saves nothing. {way}"
+    elif gains[0].ns < MIN_SAVED_SHARE.value * context.length_ns:
         way = f"That is little now, but more once other fixes make the GPU the bottleneck. {way}"
     return RuleMatch(
         title=f"FP32 GEMMs not on Tensor Cores ({title_share(share)} of kernel time)",
@@ -209,6 +222,7 @@ def _match(
         confidence_reason="the kernels were measured; their time on Tensor Cores is derived from "
         "peak FLOP/s",
         change=first.target.change(context, rows),
+        why="" if has_tf32 else Fp32NoTensorCores.half_why,
         fix=(
             f"{context.count_per_step(rows.height, 'FP32 GEMM')}, {median} each "
             f"(median){main_source_phrase(context, rows)}. "

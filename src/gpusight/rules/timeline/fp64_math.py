@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import polars as pl
 
+from gpusight.hardware.gpu_lookup import GEMM_FIXED_NS
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import is_training, title_share
 from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import each_op
-from gpusight.rules.patterns.fp32_gemms import FIXED_NS, MIN_TENSOR_SPEEDUP
+from gpusight.rules.patterns.fp32_gemms import MIN_TENSOR_SPEEDUP
 from gpusight.rules.patterns.kernel_groups import (
     kernel_ns,
     kernels_unseen,
@@ -20,7 +21,14 @@ from gpusight.rules.patterns.kernel_groups import (
     scale_durations,
     total_ns,
 )
-from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
+from gpusight.rules.rule import (
+    CLEAN,
+    UNKNOWN_PEAKS,
+    RuleMatch,
+    RuleNotApplicable,
+    Threshold,
+    TimelineRule,
+)
 
 if TYPE_CHECKING:
     from gpusight.analysis.replay.changes import Change
@@ -96,9 +104,9 @@ y = x .* 1.5f0                                 # 1.5 is Float64
     )
     estimate = (
         "Simulation in which the time of FP64 GEMMs is divided by the ratio of peak FLOP/s, plus "
-        f"{FIXED_NS // 1000} µs each. The target is TF32 where Tensor Cores have it, else FP32. "
-        "Other FP64 kernels move half the bytes and take half the time. Measured on an H200 with "
-        "one program: 25.3 ms/step predicted for FP32, 25.0 ms/step measured."
+        f"{GEMM_FIXED_NS // 1000} µs each. The target is TF32 where Tensor Cores have it, else "
+        "FP32. Other FP64 kernels move half the bytes and take half the time. Measured on an H200 "
+        "with one program: 25.3 ms/step predicted for FP32, 25.0 ms/step measured."
     )
     effort = "one line"
     thresholds: ClassVar = {
@@ -118,7 +126,7 @@ y = x .* 1.5f0                                 # 1.5 is Float64
             return CLEAN
         gpu = context.gpu
         if gpu is None or not gpu.vector.fp64 or not gpu.vector.fp32:
-            return RuleNotApplicable("the peak FLOP/s of the GPU are unknown")
+            return RuleNotApplicable(UNKNOWN_PEAKS)
         made_for_fp64 = gpu.vector.fp64 >= MIN_FP64_RATE.value * gpu.vector.fp32
         if made_for_fp64 and not context.framework.is_ml:
             return CLEAN
@@ -190,7 +198,7 @@ def _in_precision(rows: pl.DataFrame, gpu: Gpu, rate: float) -> Change:
     is_math = rows["category"].is_in(_MATH).to_numpy()
     left = np.where(
         is_math,
-        now / rate + FIXED_NS / duration_ns,
+        now / rate + GEMM_FIXED_NS / duration_ns,
         np.maximum(FLOAT_BYTES_SHARE.value, MIN_KERNEL_NS.value / duration_ns),
     )
     return scale_durations(rows["op"].to_numpy(), np.minimum(left, 1.0))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.gpu_schedule import CallKind
+from gpusight.analysis.kernel_summary import graph_notes
 from gpusight.analysis.ledger.device_ledger import build_ledger
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
@@ -136,6 +138,10 @@ NVTX.@range "host work" begin
 end
 """,
     }
+    queued_why = (
+        "Work of one stream runs in order. Between two kernels the GPU is idle for about 1 µs, and "
+        "longer where the second one waits for another stream, an event, or another process."
+    )
     verify = "`gpusight ledger` shows less `idle`, and the causes that remain."
     caveats = (
         "The capture does not show whether the work is needed, or whether the step has to wait for "
@@ -255,9 +261,10 @@ def _match(
         change=_without_host(context, changes) if knows_host else (),
         min_ns=at_most(context, left_ns),
         measured_ns=left_ns,
+        why=HostBound.queued_why if cause is IdleCause.QUEUED else "",
         fix=_fix(context, causes, by_cause, activity, threads, early=early),
         code=_code(context, causes[0], activity[causes[0]]),
-        lines=lines_behind(context, *causes),
+        lines=() if cause is IdleCause.QUEUED else lines_behind(context, *causes),
         where_time="GPU idle time as measured, before the other fixes" if others else "",
         where=largest(
             *([w for w in activity[cause] if w.kind != "kernel"] for cause in causes),
@@ -388,26 +395,29 @@ def _fix(
         min_named_ns = MIN_CAUSE_SHARE.value * idle_ns(context, cause)
         large = tuple(w for w in activity[cause] if (w.ns or 0.0) >= min_named_ns)
         source = named(large, *_NAMED)
-        inside = f", mostly in {source}" if source else ""
+        # What the host does matters only where the GPU waits for it.
+        inside = f", mostly in {source}" if source and cause is not IdleCause.QUEUED else ""
         before = named(activity[cause], "kernel", most=1)
         until = f", mostly before {before}" if before else ""
         share = format_share(by_cause[cause] / total_ns)
         doing = _DOING[cause].replace("host ", "the host ", 1)
         sentences.append(f"In {share} of the idle time, {doing}{inside}{until}.")
-    if threads:
+    if threads and causes[0] is not IdleCause.QUEUED:
         launched_by = named(tuple(threads), "thread")
         is_one = launched_by.count("`") == 2
         who, launch = ("The thread", "launches") if is_one else ("The threads", "launch")
         sentences.append(f"{who} {launched_by} then {launch} the next GPU activity.")
     advice = _EARLY if early else _ADVICE[causes[0]]
+    if causes[0] is IdleCause.QUEUED and not early:
+        graphs = "" if _uses_graphs(context) else "CUDA graphs and "
+        advice = f"{advice} {graphs}{'f' if graphs else 'F'}used kernels shorten them."
     sentences += [advice, _how_to_learn(context, causes[0], activity[causes[0]])]
     return " ".join(filter(None, sentences))
 
 
 _ADVICE = {
     IdleCause.QUEUED: "The work was launched in time: it waits for another stream, an event, or "
-    "another process on the GPU. Gaps of a few µs are the latency between two kernels: CUDA graphs "
-    "and fused kernels shorten them.",
+    "another process on the GPU. Gaps of a few µs are the latency between two kernels.",
     IdleCause.SYNCHRONIZING: "Wait less often. A slow return means that the thread got no CPU "
     "core: check the load of the machine and the CPU affinity.",
     IdleCause.ALLOCATING: "Allocate once and reuse buffers, or use a caching allocator.",
@@ -420,6 +430,12 @@ _ADVICE = {
     IdleCause.HOST: "Do this work on another thread, less often, or after the next launches.",
     IdleCause.UNKNOWN: "Record with `gpusight record`, which traces the calls that launch.",
 }
+
+
+def _uses_graphs(context: RuleContext) -> bool:
+    return bool(graph_notes(context.trace)) or bool(
+        (context.schedule.calls.kind == CallKind.GRAPH).any()
+    )
 
 
 _EARLY = (
@@ -448,6 +464,9 @@ def _code(context: RuleContext, cause: IdleCause, activity: tuple[FindingLocatio
     """Choose what to change by what the capture shows; then the ranges that verify it."""
     framework = context.framework
     next_on_gpu = next((location.name for location in activity if location.kind == "kernel"), "")
+    if cause is IdleCause.QUEUED:
+        in_cuda = _CUDA_FUSED if _uses_graphs(context) else _CUDA_GRAPH
+        return framework.choose(torch=_TORCH_GRAPHS, cuda=in_cuda, jax=_JAX_FUSED)
     if cause is IdleCause.WAITING and any("gloo" in location.name for location in activity):
         change = framework.choose(torch=_TORCH_COLLECTIVES, cuda="", jax="")
     elif cause is IdleCause.INPUT or (cause in _OWN_CODE and next_on_gpu == _H2D_COPY):
@@ -476,6 +495,20 @@ future = executor.submit(host_work, batch)     # on another thread, while the GP
 """
 _TORCH_COMPILE = """\
 model = torch.compile(model)                   # less Python and fewer operators per step
+"""
+_TORCH_GRAPHS = """\
+model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs and fused kernels
+"""
+_CUDA_GRAPH = """\
+cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);  // shorter gaps in a CUDA graph
+launch_step(stream);
+cudaStreamEndCapture(stream, &graph);
+"""
+_CUDA_FUSED = """\
+fused_kernel<<<blocks, threads, 0, stream>>>(...);  // one kernel instead of several short ones
+"""
+_JAX_FUSED = """\
+step = jax.jit(step)                           # one program: XLA fuses its kernels
 """
 _TORCH_COLLECTIVES = """\
 torch.distributed.init_process_group("nccl")   # collectives on the GPU; gloo runs on the host

@@ -28,7 +28,14 @@ from gpusight.rules.patterns.kernel_groups import (
     small_grids,
     total_ns,
 )
-from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
+from gpusight.rules.rule import (
+    CLEAN,
+    UNKNOWN_SMS,
+    RuleMatch,
+    RuleNotApplicable,
+    Threshold,
+    TimelineRule,
+)
 from gpusight.units import format_count
 
 if TYPE_CHECKING:
@@ -122,7 +129,7 @@ kernel[blocks, threads](x)
             return unseen
         sms = sm_count(context)
         if sms is None:
-            return RuleNotApplicable("the number of SMs is unknown")
+            return RuleNotApplicable(UNKNOWN_SMS)
         if not context.kernels["blocks"].count():
             return RuleNotApplicable("the capture has no grid sizes")
         # Batch normalization with few channels is a finding of layout-transpose.

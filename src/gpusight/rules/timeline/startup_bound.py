@@ -117,7 +117,7 @@ class StartupBound(TimelineRule):
     )
     code = """\
 export CUDA_MODULE_LOADING=LAZY                # load a kernel when it first runs
-gpusight record --delay 5 -- ./program         # record without the start
+gpusight record --delay 5 -- ./program         # record without a start of 5 s
 """
     is_neutral = True
     verify = "`gpusight ledger --window all` shows less `idle/setup`, and GPU busy is higher."
@@ -248,16 +248,26 @@ def _match(context: RuleContext, spans: _Spans) -> RuleMatch:
         explained_ns=spans.explained_ns,
         leads=share >= MIN_FIRST_SHARE.value,
         fix=" ".join(sentences),
-        code=_code(main, on_amd=on_amd),
+        code=_code(main, spans, f"{first}-{last}", on_amd=on_amd),
         where=largest(summed_locations(calls, "call", "name")),
         also=("warmup-in-window",),
     )
 
 
-def _code(groups: Sequence[str], *, on_amd: bool) -> str:
+_MIN_DELAY_NS = 2_000_000_000
+"""Start-up from which on a recording can begin after it: profilers take delays in whole seconds."""
+
+
+def _code(groups: Sequence[str], spans: _Spans, window: str, *, on_amd: bool) -> str:
     """Leave out lazy loading where it does not help: on AMD GPUs, or where no code is loaded."""
-    loading = not groups or not _LOADING.isdisjoint(groups)
-    return "" if loading and not on_amd else StartupBound.code.partition("\n")[2]
+    loading = not on_amd and (not groups or not _LOADING.isdisjoint(groups))
+    lines = [StartupBound.code.partition("\n")[0]] if loading else []
+    if spans.before_ns >= _MIN_DELAY_NS:
+        command = f"gpusight record --delay {spans.before_ns // 10**9} -- ./program"
+        lines.append(f"{command:<46} # record without the start")
+    else:
+        lines.append(f"{f'gpusight ledger FILE --window {window}':<46} # the work alone")
+    return "\n".join(lines) + "\n"
 
 
 def _calls(trace: Trace, spans: _Spans) -> pl.DataFrame:

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.launch_index import launched, took_ns
-from gpusight.analysis.steps import program_start
-from gpusight.analysis.steps.program_start import PREPARES, find_start
+from gpusight.analysis.steps import program_phases
+from gpusight.analysis.steps.program_phases import PREPARES, find_start
 from gpusight.analysis.steps.step_list import called
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import largest, quoted_name, summed_locations
@@ -27,7 +27,7 @@ from gpusight.units import format_share, format_time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpusight.analysis.steps.program_start import ProgramStart
+    from gpusight.analysis.steps.program_phases import ProgramStart
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.rules.context import RuleContext
@@ -48,20 +48,20 @@ MIN_CAPTURE_SHARE = Threshold(
     0.5, "share of the captured step time that warm-up takes, even though it is excluded"
 )
 MIN_START_SHARE = Threshold(
-    program_start.MIN_START_SHARE,
+    program_phases.MIN_START_SHARE,
     "share of the window before the first kernel, where no steps are known",
 )
 MIN_CERTAIN_SHARE = Threshold(
-    program_start.MIN_CERTAIN_SHARE,
+    program_phases.MIN_CERTAIN_SHARE,
     "the same for a start with any host activity; also the share of a start before any GPU "
     "activity or in compilation, so that autotuning counts as part of it",
 )
 MIN_LOADING_SHARE = Threshold(
-    program_start.MIN_LOADING_SHARE,
+    program_phases.MIN_LOADING_SHARE,
     "share of a start in module loading, context creation and allocation",
 )
 MIN_START_NS = Threshold(
-    program_start.MIN_START_NS, "ns; a shorter one is the first launch, not a program start"
+    program_phases.MIN_START_NS, "ns; a shorter one is the first launch, not a program start"
 )
 
 

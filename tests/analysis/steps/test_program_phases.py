@@ -1,4 +1,4 @@
-"""Which phase of a step GPU work belongs to."""
+"""The start of a program, and which phase of a step GPU work belongs to."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from gpusight.analysis.gpu_schedule import build_schedule
+from gpusight.analysis.steps.program_phases import find_start, phases
 from gpusight.analysis.steps.step_list import PHASES, phase_of
-from gpusight.analysis.steps.step_phases import phases
+from gpusight.rules.diagnosis import TimelineDiagnosis
+from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from gpusight.trace.trace import Trace
+from tests.rules.timeline.rule_captures import US, Capture
 from tests.shared import EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, name, needs_shared, opened
 from tests.traces import build_trace
 
@@ -146,3 +149,78 @@ def test_both_tools_agree_about_one_program() -> None:
         shares.append(dict(zip(counts["phase"], counts["count"], strict=True)))
     for phase in ("forward", "backward", "optimizer"):
         assert shares[0][phase] == pytest.approx(shares[1][phase], rel=0.01)
+
+
+DIFFERENT = ("a", "b", "c", "d", "e")
+"""Kernels that do not repeat: no steps."""
+
+
+def starting_program(
+    work_us: float = 5_000,
+    *,
+    loading: tuple[float, float] | None = None,
+    compiling: tuple[float, float] | None = None,
+    tuning_us: tuple[float, ...] = (),
+) -> Capture:
+    """A program whose own kernels begin at `work_us`, 100 us apart; before, it may tune others."""
+    capture = Capture()
+    capture.call("cuInit", 0, 1)
+    if loading:
+        capture.call("cuModuleLoadData", *loading)
+    if compiling:
+        capture.range("XlaCompile:#module=jit_f#", *compiling)
+    for number, at in enumerate(tuning_us):
+        capture.launch((at, at + 5), (at + 7, at + 20), f"tuned_{number}")
+    for number, kernel in enumerate(DIFFERENT):
+        at = work_us + 100 * number
+        capture.launch((at, at + 5), (at + 7, at + 95), kernel)
+    return capture
+
+
+@pytest.mark.parametrize(
+    ("capture", "end_us"),
+    [
+        pytest.param(starting_program(), 5_007, id="most of the window, whatever it does"),
+        pytest.param(starting_program(600), None, id="half a millisecond is the way to a launch"),
+        pytest.param(
+            starting_program(compiling=(10, 4_900), tuning_us=(1_000, 3_000)), 4_900, id="tuning"
+        ),
+        pytest.param(
+            starting_program(6_000, compiling=(5_000, 5_900), tuning_us=(100, 2_000, 3_500)),
+            None,
+            id="compiled in the middle of its work",
+        ),
+        pytest.param(starting_program(compiling=(10, 5_800)), 5_007, id="compiled to the end"),
+    ],
+)
+def test_where_it_ends(capture: Capture, end_us: float | None) -> None:
+    trace = build_trace({"source": "nsys-sqlite"}, **capture.tables)
+    start = find_start(trace, 0, 6_500 * US)
+    assert (start and start.end_ns) == (end_us and end_us * US)
+
+
+def test_a_diagnosis_leaves_it_out_and_says_so() -> None:
+    capture = starting_program(loading=(10, 900))
+    trace = build_trace({"source": "nsys-sqlite"}, devices=[{"device": 0}], **dict(capture.tables))
+    diagnosis = diagnose_timeline(trace)
+    assert isinstance(diagnosis, TimelineDiagnosis)
+    assert diagnosis.focus.start_ns == 5_000 * US
+    assert diagnosis.focus.before_ns == 5_000 * US
+    assert any("5.00 ms (program start) are excluded" in note for note in diagnosis.notes)
+    told = diagnosis.findings[0]
+    assert (told.rule, told.recoverable_ns, told.share) == ("startup-bound", None, None)
+    assert told.title.startswith("Start-up: 5.00 ms of 5.50 ms")
+    assert {e.metric: e.value for e in told.evidence}["code_ns"] == 890 * US
+    assert diagnosis.covered["warmup-in-window"] == "startup-bound"
+
+
+def test_it_stays_where_it_is_asked_for() -> None:
+    trace = build_trace(
+        {"source": "nsys-sqlite"}, devices=[{"device": 0}], **starting_program().tables
+    )
+    for asked in ({"warmup": True}, {"window": (0, None)}):
+        diagnosis = diagnose_timeline(trace, **asked)
+        assert isinstance(diagnosis, TimelineDiagnosis)
+        assert diagnosis.focus.start_ns == 0
+        told = next(f for f in diagnosis.findings if f.rule == "warmup-in-window")
+        assert told.recoverable_ns == 5_007 * US

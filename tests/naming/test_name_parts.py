@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gpusight.naming.demangle import normal_name
+from gpusight.naming.name_parts import normal_name
 
 
 @pytest.mark.parametrize(

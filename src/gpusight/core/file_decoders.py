@@ -1,0 +1,174 @@
+"""The functions of the compiled core that decode files: columns leave it as Arrow arrays.
+
+Imports neither NumPy nor Polars: a column is an object of Arrow's PyCapsule interface, which
+`pl.Series` takes without a copy. Each function returns None where there is no compiled core, or
+where the input is not what C decodes: then the caller reads it as it always did.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpusight.core.library import BAD_INPUT, NO_MEMORY, core_library
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+WHOLE, REAL, BYTES = range(3)
+"""Types of a column: int64, double, bytes (`ColumnType` of arrow.h)."""
+_COUNT, _BUFFER = ctypes.c_int64, ctypes.c_void_p
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "sqlite_leaves": (*[_COUNT] * 6, *[_BUFFER] * 2),
+    "sqlite_rows": (*[_COUNT] * 4, *[_BUFFER] * 2, *[_COUNT] * 3, *[_BUFFER] * 5),
+}
+"""Arguments of every function; each returns a count, or a failure."""
+
+
+class _Schema(ctypes.Structure):
+    _fields_ = (
+        ("names", ctypes.c_void_p * 3),
+        ("counts", ctypes.c_int64 * 2),
+        ("children", ctypes.c_void_p * 2),
+        ("release", ctypes.c_void_p),
+        ("private", ctypes.c_void_p),
+    )
+
+
+class _Array(ctypes.Structure):
+    _fields_ = (
+        ("counts", ctypes.c_int64 * 5),
+        ("children", ctypes.c_void_p * 3),
+        ("release", ctypes.c_void_p),
+        ("private", ctypes.c_void_p),
+    )
+
+
+_RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+@cache
+def _new_capsule() -> Callable[..., Any]:
+    function = ctypes.pythonapi.PyCapsule_New
+    function.restype = ctypes.py_object
+    function.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    return function
+
+
+class ArrowColumn:
+    """A column that the core made, for one reader: `pl.Series(column)`."""
+
+    def __init__(self, schema: _Schema, array: _Array) -> None:
+        self._schema, self._array = schema, array
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """Hand the column over, as Arrow's PyCapsule interface defines it."""
+        new = _new_capsule()
+        return (
+            new(ctypes.addressof(self._schema), b"arrow_schema", None),
+            new(ctypes.addressof(self._array), b"arrow_array", None),
+        )
+
+    def __del__(self) -> None:
+        """Free what nobody took."""
+        for part in (self._schema, self._array):
+            if part.release:
+                _RELEASE(part.release)(ctypes.addressof(part))
+
+
+@cache
+def _function(name: str) -> Callable[..., int] | None:
+    library = core_library()
+    if library is None:
+        return None
+    function = library[f"gpusight_{name}"]
+    function.restype, function.argtypes = _COUNT, _FUNCTIONS[name]
+    return function
+
+
+def _count(result: int) -> int | None:
+    """Give what a function counted; None where the input is not what it decodes."""
+    if result == NO_MEMORY:
+        raise MemoryError
+    if result == BAD_INPUT:
+        return None
+    return result
+
+
+class SqliteFile(NamedTuple):
+    """A database, as its header describes it."""
+
+    descriptor: int
+    """An open file of the operating system."""
+    pages: int
+    page_size: int
+    usable: int
+    """Bytes of a page that hold content."""
+
+
+class SqliteLeaves(NamedTuple):
+    """The pages with the rows of a table, in their order."""
+
+    leaves: int
+    pages: ctypes.Array[ctypes.c_int64]
+    last_keys: ctypes.Array[ctypes.c_int64]
+    """The greatest row id that each may have."""
+
+
+def sqlite_leaves(file: SqliteFile, root: int) -> SqliteLeaves | None:
+    """Find the pages with the rows of the table whose tree begins at a page."""
+    function = _function("sqlite_leaves")
+    if function is None:
+        return None
+    leaves = (ctypes.c_int64 * file.pages)()
+    last_keys = (ctypes.c_int64 * file.pages)()
+    count = _count(function(*file, root, file.pages, leaves, last_keys))
+    return None if count is None else SqliteLeaves(count, leaves, last_keys)
+
+
+class SqliteRows(NamedTuple):
+    """Columns of some rows."""
+
+    columns: list[ArrowColumn]
+    overflow_pages: int
+    """How many pages besides the leaves were read."""
+
+
+def sqlite_rows(
+    file: SqliteFile,
+    leaves: SqliteLeaves,
+    some: range,
+    ordinals: Sequence[int],
+    types: Sequence[int],
+) -> SqliteRows | None:
+    """Decode columns, by their place in the table (-1 for the row id), of the rows on some leaves.
+
+    Text comes as its bytes.
+    """
+    function = _function("sqlite_rows")
+    if function is None or not 0 <= some.start <= some.stop <= leaves.leaves:
+        return None
+    width = len(ordinals)
+    schemas, arrays = (_Schema * width)(), (_Array * width)()
+    overflow = ctypes.c_int64()
+    places, kinds = (ctypes.c_int64 * width)(*ordinals), (ctypes.c_int64 * width)(*types)
+    rows = _count(
+        function(
+            *file,
+            leaves.pages,
+            leaves.last_keys,
+            some.start,
+            len(some),
+            width,
+            places,
+            kinds,
+            schemas,
+            arrays,
+            ctypes.byref(overflow),
+        )
+    )
+    if rows is None:
+        return None
+    columns = [ArrowColumn(schemas[i], arrays[i]) for i in range(width)]
+    return SqliteRows(columns, overflow.value)

@@ -1,0 +1,189 @@
+"""Tables of a SQLite export decoded from the pages of the file by the compiled core.
+
+It decodes what a sound database holds, several times faster than SQLite. For everything else it
+gives None (a damaged tree, values of mixed types, UTF-16, tables without row ids, a value that only
+the schema knows, no compiled core), and SQLite reads the table, with its own errors.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from gpusight.core.file_decoders import (
+    BYTES,
+    REAL,
+    WHOLE,
+    SqliteFile,
+    SqliteLeaves,
+    sqlite_leaves,
+    sqlite_rows,
+)
+from gpusight.core.library import core_library
+from gpusight.readers.nsys.raw_tables import decode_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from io import FileIO
+    from pathlib import Path
+
+    from gpusight.readers.nsys.raw_tables import RowFilter
+
+
+_SLICE_BYTES = 1 << 23
+"""Of pages that are decoded at a time."""
+_WORKERS = 4
+_HEADER_BYTES, _LEAST_PAGE_BYTES = 100, 512
+_UTF8 = 1
+_DESCENDING = re.compile(r"\bDESC\b", re.IGNORECASE)
+_TYPES = {"INTEGER": WHOLE, "REAL": REAL, "TEXT": BYTES}
+_LAYOUT = (
+    "SELECT m.name, m.rootpage, m.sql, p.cid, p.name, p.type, p.pk,"
+    " p.hidden OR p.dflt_value IS NOT NULL"
+    " FROM sqlite_master m, pragma_table_xinfo(m.name) p WHERE m.type = 'table'"
+)
+
+
+@dataclass
+class _TableLayout:
+    root: int
+    """The page at which the tree of its rows begins."""
+    ordinals: dict[str, int] = field(default_factory=dict)
+    """Of each column, where its value is in a record; -1 for the row id."""
+    special: set[str] = field(default_factory=set)
+    """Columns that are computed, or have a default that records may leave out."""
+
+
+class SqlitePages:
+    """The pages of one database file."""
+
+    def __init__(self, path: Path, rows: Callable[[str], list[tuple[Any, ...]]]) -> None:
+        """Read `path`; `rows` runs a query with few results."""
+        self._path = path
+        self._rows = rows
+        self._leaves: dict[str, SqliteLeaves | None] = {}
+
+    def read(
+        self, table: str, types: dict[str, str], only: RowFilter | None
+    ) -> pl.DataFrame | None:
+        """Read columns of these affinities in file order."""
+        wanted = dict(types)
+        if only is not None:
+            if not all(isinstance(value, int) for value in only.values):
+                return None
+            if wanted.setdefault(only.column, "INTEGER") != "INTEGER":
+                return None
+        frame = self._decoded(table, wanted)
+        if frame is None or only is None:
+            return frame
+        keep = pl.col(only.column).is_in(only.values).fill_null(value=only.or_unknown)
+        return frame.filter(keep).select(*types)
+
+    def _decoded(self, table: str, types: dict[str, str]) -> pl.DataFrame | None:
+        with self._path.open("rb", buffering=0) as opened:
+            file, layout = _header(opened), self._layout_of(table, types)
+            if file is None or layout is None:
+                return None
+            if table not in self._leaves:
+                self._leaves[table] = sqlite_leaves(file, layout.root)
+            leaves = self._leaves[table]
+            if leaves is None:
+                return None
+
+            def decode(some: range) -> tuple[pl.DataFrame, int] | None:
+                return _decode(file, leaves, some, layout, types)
+
+            ranges = _ranges(file, leaves)
+            if len(ranges) == 1:
+                parts = [decode(ranges[0])]
+            else:
+                with ThreadPoolExecutor(min(_WORKERS, os.cpu_count() or 1)) as pool:
+                    parts = list(pool.map(decode, ranges))
+        frames = [part[0] for part in parts if part is not None]
+        # Pages that many rows share would make the table many times the file.
+        shared = sum(part[1] for part in parts if part is not None) > file.pages
+        if shared or len(frames) < len(parts):
+            return None
+        return frames[0] if len(frames) == 1 else pl.concat(frames, rechunk=True)
+
+    def _layout_of(self, table: str, types: dict[str, str]) -> _TableLayout | None:
+        """Return how a table is stored, if the core can decode these columns of it."""
+        if core_library() is None or not types:
+            return None
+        layout = self._layouts.get(table)
+        return None if layout is None or layout.special & types.keys() else layout
+
+    @cached_property
+    def _layouts(self) -> dict[str, _TableLayout]:
+        layouts: dict[str, _TableLayout] = {}
+        keys: dict[str, list[tuple[str, str]]] = {}
+        unclear = set()
+        for name, root, sql, place, column, declared, key, special in self._rows(_LAYOUT):
+            table = layouts.setdefault(name, _TableLayout(root or 0))
+            if table.root != root or len(table.ordinals) != place:
+                unclear.add(name)  # a schema that describes it twice
+            table.ordinals[column] = place
+            if special:
+                table.special.add(column)
+            if key:
+                keys.setdefault(name, []).append((column, declared))
+            if key and _DESCENDING.search(sql):  # then it need not be the row id
+                unclear.add(name)
+        for name, found in keys.items():
+            if len(found) == 1 and found[0][1].upper() == "INTEGER":
+                layouts[name].ordinals[found[0][0]] = -1
+        spelled = Counter(name.lower() for name in layouts)
+        unclear |= {name for name in layouts if spelled[name.lower()] > 1}
+        return {n: t for n, t in layouts.items() if n not in unclear and t.root > 1}
+
+
+def _decode(
+    file: SqliteFile,
+    leaves: SqliteLeaves,
+    some: range,
+    layout: _TableLayout,
+    types: dict[str, str],
+) -> tuple[pl.DataFrame, int] | None:
+    """Decode the rows on some leaves; give also how many pages besides them that took."""
+    places = [layout.ordinals[column] for column in types]
+    rows = sqlite_rows(file, leaves, some, places, [_TYPES[t] for t in types.values()])
+    if rows is None:
+        return None
+    columns = []
+    for (name, affinity), column in zip(types.items(), rows.columns, strict=True):
+        series = pl.Series(column)
+        columns.append((decode_text(series) if affinity == "TEXT" else series).alias(name))
+    return pl.DataFrame(columns), rows.overflow_pages
+
+
+def _ranges(file: SqliteFile, leaves: SqliteLeaves) -> list[range]:
+    """Cut the leaves of a table into slices to decode at a time."""
+    step = max(1, _SLICE_BYTES // file.page_size)
+    return [range(i, min(i + step, leaves.leaves)) for i in range(0, leaves.leaves, step)]
+
+
+def _header(opened: FileIO) -> SqliteFile | None:
+    """Read the header of the file; None where SQLite has to read the file."""
+    header = opened.read(_HEADER_BYTES)
+    if len(header) < _HEADER_BYTES:
+        return None
+    page_size, _, _, reserved = struct.unpack(">H3B", header[16:21])
+    page_size = 65_536 if page_size == 1 else page_size
+    changes, pages = struct.unpack(">2I", header[24:32])
+    encoding, valid_for = (struct.unpack(">I", header[at : at + 4])[0] for at in (56, 92))
+    if encoding != _UTF8 or page_size < _LEAST_PAGE_BYTES:
+        return None
+    size = os.fstat(opened.fileno()).st_size
+    if changes != valid_for or not pages:
+        pages = size // page_size
+    if not 1 <= pages <= size // page_size:
+        return None
+    return SqliteFile(opened.fileno(), pages, page_size, page_size - reserved)
