@@ -155,7 +155,7 @@ def test_ledger_sums(data: st.DataObject, hosts: HostTime) -> None:
 
 def test_indexes_outside_of_buffers_are_refused() -> None:
     one, zero = np.ones(1, np.int64), np.zeros(1, np.int64)
-    host = native.HostMoments(zero, zero, zero, zero, zero, np.zeros((1, 1), np.int64), 2, 1)
+    host = native.SpentMoments(zero, zero, zero, zero, zero, np.zeros((1, 1), np.int64), 2, 1)
     for wrong in (
         host._replace(first=2 * one),
         host._replace(last=one),

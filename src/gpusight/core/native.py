@@ -142,7 +142,7 @@ def unite(starts: Ints, ends: Ints) -> tuple[Ints, Ints] | None:
 # The ledger ---------------------------------------------------------------------------------------
 
 
-class HostMoments(NamedTuple):
+class SpentMoments(NamedTuple):
     """`HostTime` as the core reads it."""
 
     time_ns: Ints
@@ -170,7 +170,7 @@ class HostMoments(NamedTuple):
         return [moments, times, threads, *keys, kinds, causes, spent, *known]
 
 
-def host_spent(host: HostMoments, threads: Ints, starts: Ints, ends: Ints) -> Ints | None:
+def host_spent(host: SpentMoments, threads: Ints, starts: Ints, ends: Ints) -> Ints | None:
     """Return the ns of each cause that host threads spent in spans, one row a span."""
     function = _function("host_spent")
     if function is None:
@@ -183,7 +183,7 @@ def host_spent(host: HostMoments, threads: Ints, starts: Ints, ends: Ints) -> In
 
 
 def ledger_sums(
-    host: HostMoments,
+    host: SpentMoments,
     gaps: tuple[Ints, ...],
     spans: tuple[Ints, ...],
     labels: int,

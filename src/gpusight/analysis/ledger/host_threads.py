@@ -253,9 +253,9 @@ class HostTime:
         return self.host_thread[first], first, last
 
     @cached_property
-    def moments(self) -> native.HostMoments:
+    def moments(self) -> native.SpentMoments:
         """The same as the compiled core reads it."""
-        return native.HostMoments(
+        return native.SpentMoments(
             self.time_ns,
             *self._bounds,
             self.causes,
