@@ -75,7 +75,7 @@ def claimed(
     before: Sequence[SampledChange], after: Sequence[SampledChange], *, least: float = 0.0
 ) -> float:
     """Give the part of the experiments in which a change is claimed."""
-    return float(np.mean([c.claimed for c in compare_series(before, after, least=least)]))
+    return float(np.mean([c.significant for c in compare_series(before, after, least=least)]))
 
 
 def claimed_over_steps(before: Sequence[SampledChange], after: Sequence[SampledChange]) -> float:

@@ -37,8 +37,8 @@ _PACKAGES = [
     "gpusight.analysis",
     "tomllib",
 ]
-_MOST_BYTES = 100_000
-_LEAST_S = 40
+_MAX_BYTES = 100_000
+_MIN_S = 40
 _TIMEOUT_S = 30
 _RSS_MB = 3000
 _COUNTS, _FOUND = "counts.json", "found.jsonl"
@@ -55,7 +55,7 @@ def run_targets(run: Run, seconds: float, workers: int) -> None:
     if not known:
         return
     # Starting a target takes seconds: a short run takes some of them, another run others.
-    count = min(len(known), max(1, int(seconds * workers / _LEAST_S)))
+    count = min(len(known), max(1, int(seconds * workers / _MIN_S)))
     names = Random(run.seed).sample(known, count)
     each = max(1, int(seconds * workers / count))
     with tempfile.TemporaryDirectory(prefix="gpusight-fuzz-") as scratch:
@@ -160,7 +160,7 @@ def fuzz(name: str, folder: Path, seconds: int, seed: str) -> None:
         f"-max_total_time={seconds}",
         f"-timeout={_TIMEOUT_S}",
         f"-rss_limit_mb={_RSS_MB}",
-        f"-max_len={_MOST_BYTES}",
+        f"-max_len={_MAX_BYTES}",
     ]
     places = [f"-artifact_prefix={folder}/", f"-seed={seed}", str(folder / "corpus")]
     atheris.Setup([sys.argv[0], *limits, *places], one_input, custom_mutator=mutate)

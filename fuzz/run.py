@@ -39,8 +39,8 @@ _SLICE_S, _SHORT_SLICE_S = 1.0, 0.2
 _REPORT_S = 2.0
 _HANG_CPU_S, _HANG_S = 30.0, 600.0
 """Processor time and wall-clock time for one input after which its worker is stopped."""
-_MOST_RSS = 3 << 30
-_MOST_ADDRESS_SPACE = 16 << 30
+_MAX_RSS = 3 << 30
+_MAX_ADDRESS_SPACE = 16 << 30
 _FULL_EACH, _READ_EACH = 120, 12
 """Every so many inputs are examined by every table and command, and by every table."""
 _KINDS_KEPT = 40
@@ -165,7 +165,7 @@ def work(
     pipe: Connection[object, object],
 ) -> None:
     """Examine inputs of each format in turn until stopped."""
-    resource.setrlimit(resource.RLIMIT_AS, (_MOST_ADDRESS_SPACE, _MOST_ADDRESS_SPACE))
+    resource.setrlimit(resource.RLIMIT_AS, (_MAX_ADDRESS_SPACE, _MAX_ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     progress, sent = Progress(shared), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpusight-fuzz-", dir=SCRATCH) as folder:
@@ -211,7 +211,7 @@ class Worker:
             self._seen, self._cpu_s = (at, number), cpu_s
         if cpu_s - self._cpu_s > _HANG_CPU_S or wall_s > _HANG_S:
             return "no end"
-        return "memory" if resident > _MOST_RSS else ""
+        return "memory" if resident > _MAX_RSS else ""
 
     def restart(self, trouble: str) -> Failure:
         """Stop the worker, and start another behind the input that it was at."""

@@ -144,18 +144,18 @@ def test_the_command_line_takes_address_file_and_environment(
     for more in (["--dask", _address(scheduler_file)], ["--dask-scheduler-file", scheduler_file]):
         assert main([*command, *more]) == 0
         assert capsys.readouterr().out == here
-    asked: list[DaskScheduler] = []
+    schedulers: list[DaskScheduler] = []
     read = DaskScheduler.read
 
     def logged(self: DaskScheduler, requests: Sequence[DigestRequest]) -> list[DigestReply]:
-        asked.append(self)
+        schedulers.append(self)
         return read(self, requests)
 
     monkeypatch.setattr(DaskScheduler, "read", logged)
     monkeypatch.setenv(ADDRESS_VARIABLE, _address(scheduler_file))
     assert main(command) == 0
     assert capsys.readouterr().out == here
-    assert [one.address for one in asked] == [_address(scheduler_file)]
+    assert [one.address for one in schedulers] == [_address(scheduler_file)]
 
 
 def test_a_killed_worker_is_replaced(folder: Path, scheduler_file: str, tmp_path: Path) -> None:

@@ -65,8 +65,8 @@ def test_recording_writes_whole_jobs_into_one_tar(tmp_path: Path) -> None:
     target, archive = tmp_path / "jobs", tmp_path / "jobs.tar"
     command = [sys.executable, ddp_faults.__file__, target, "--jobs", 2, "--width", 16]
     subprocess.run([*map(str, command), "--tar", str(archive)], check=True, timeout=300)
-    with tarfile.open(archive) as found:
-        names = {name for name in found.getnames() if name.endswith(".gz")}
+    with tarfile.open(archive) as files:
+        names = {name for name in files.getnames() if name.endswith(".gz")}
     folders = [job.folder for job in ddp_faults.plan(16)[:2]]
     ranks = range(ddp_faults.RANKS)
     assert names == {f"{name}/trace.rank{rank}.json.gz" for name in folders for rank in ranks}

@@ -92,7 +92,7 @@ WINDOWS = {SLOWEST_S: (2, 3, 3), SLOW_S: (3, 5, 5)}
 """Steps to warm up, to time and to record then."""
 PACKING_SECONDS = 20
 MIB = 2**20
-TAR_BYTES, ALL_BYTES, MOST_TARS = 15 * MIB, 62 * MIB, 7
+TAR_BYTES, ALL_BYTES, MAX_TARS = 15 * MIB, 62 * MIB, 7
 """What comes back from a leased machine."""
 _SUFFIX = {"nsys": ".nsys-rep", "cupti": ".sqlite", "torch": ".json.gz"}
 _STEP_TIME = re.compile(r"^step time: ([\d.]+) ms", re.MULTILINE)
@@ -322,8 +322,8 @@ def _compress(report: Path) -> None:
 
 def _into_tars(files: list[Path]) -> tuple[list[str], list[list[Path]]]:
     """Put each file into the first tar that has room for it."""
-    tars: list[list[Path]] = [[] for _ in range(MOST_TARS)]
-    free = [TAR_BYTES] * MOST_TARS
+    tars: list[list[Path]] = [[] for _ in range(MAX_TARS)]
+    free = [TAR_BYTES] * MAX_TARS
     total, left_out = 0, []
     for path in files:
         size = path.stat().st_size + 2048  # a header, and blocks of 512 bytes

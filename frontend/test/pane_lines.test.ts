@@ -64,23 +64,23 @@ const Y = 30;
 
 test("the pointer finds the event that it is on, and its place in the table", () => {
   const hit = hitAt(sceneOf(line), 150, Y, 1000);
-  assert.deepEqual(hit?.found, {
+  assert.deepEqual(hit?.target, {
     kind: "event",
     spot: { table: "kernels", row: 0, start_ns: 100, end_ns: 200, track: "t", line: 0, name: "gemm" },
     color: 0,
   });
-  assert.equal(hitAt(sceneOf(line), 250, Y, 1000)?.found, null);
+  assert.equal(hitAt(sceneOf(line), 250, Y, 1000)?.target, null);
 });
 
 test("near an event is on it, where there is nothing else", () => {
-  const found = hitAt(sceneOf(line), 202, Y, 1000)?.found;
+  const found = hitAt(sceneOf(line), 202, Y, 1000)?.target;
   assert.equal(found?.kind === "event" && found.spot.row, 0);
 });
 
 test("a sum tells how many events and how busy", () => {
   const scene = sceneOf(line);
   const hit = hitAt(scene, 615, Y, 1000);
-  assert.deepEqual(hit?.found, { kind: "bin", start_ns: 610, end_ns: 620, count: 37, busy: 1, color: 0 });
+  assert.deepEqual(hit?.target, { kind: "bin", start_ns: 610, end_ns: 620, count: 37, busy: 1, color: 0 });
   const info = { start_ns: 0, colors: ["compute/matmul"] } as unknown as CaptureInfo;
   assert.ok(hit);
   const blue = { light: "#0000ff", dark: "#8888ff" };
@@ -101,7 +101,7 @@ test("a series tells its value, or the last one before", () => {
   const memory = trackOf({ key: "t", kind: "memory", series: true, unit: "bytes", high: 2e9 });
   const scene = sceneOf({ points: [[10, 1e9], [40, 2e9]] }, capture, memory);
   const value = (time: number) => {
-    const found = hitAt(scene, time, Y, 1000)?.found;
+    const found = hitAt(scene, time, Y, 1000)?.target;
     return found?.kind === "values" ? found.lines[0]?.mean : null;
   };
   assert.deepEqual([value(50), value(105), value(390), value(400), value(999)], [null, 1e9, 1e9, 2e9, 2e9]);

@@ -1003,13 +1003,13 @@ def ranks(
     from gpusight.rank_files import job_operations, rank_captures, read_ranks
     from gpusight.render.result_view import RanksView
 
-    found = rank_captures(_several(captures))
-    operations = job_operations(found)
+    expanded = rank_captures(_several(captures))
+    operations = job_operations(expanded)
     if operations is not None:
-        return RanksView(_checked(ranks_of_operations(operations, str(found[0]))))
+        return RanksView(_checked(ranks_of_operations(operations, str(expanded[0]))))
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     cluster = dask_scheduler(dask, dask_scheduler_file, jobs=jobs)
-    digests, unread = read_ranks(found, **focus, cache=cache, jobs=jobs, cluster=cluster)
+    digests, unread = read_ranks(expanded, **focus, cache=cache, jobs=jobs, cluster=cluster)
     return RanksView(_checked(analysis(digests, unread)))
 
 
@@ -1029,7 +1029,8 @@ def ranks_whatif(
 
     `changes` are pairs of an option of `gpusight whatif --ranks` and its value, in order:
     `("as-median", "2")`, `("gradients", "bf16")`, `("bucket", "100MB")`, `("overlap",
-    "communication")`, `("balance", "ranks")`. Without any, each straggler as fast as the median.
+    "communication")`, `("balance", "ranks")` (or stages, experts). Without any, each straggler as
+    fast as the median.
     `captures` are read as by `gs.ranks`; of a job trace, its worst workers, its last stage and
     balanced stages are simulated.
     """
@@ -1038,8 +1039,8 @@ def ranks_whatif(
     from gpusight.rank_cluster import dask_scheduler
     from gpusight.rank_files import job_operations, rank_captures, read_ranks
 
-    found = rank_captures(_several(captures))
-    operations = job_operations(found)
+    expanded = rank_captures(_several(captures))
+    operations = job_operations(expanded)
     wanted = list(changes)
     if operations is not None:
         if wanted:
@@ -1050,7 +1051,7 @@ def ranks_whatif(
         return View(_checked(operations_whatif(operations)))
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     cluster = dask_scheduler(dask, dask_scheduler_file, jobs=jobs)
-    digests, unread = read_ranks(found, **focus, cache=cache, jobs=jobs, cluster=cluster)
+    digests, unread = read_ranks(expanded, **focus, cache=cache, jobs=jobs, cluster=cluster)
     return View(_checked(analysis(digests, wanted, unread=unread)))
 
 
@@ -1070,10 +1071,10 @@ def rank_digest(
     from gpusight.rank_cluster import dask_scheduler
     from gpusight.rank_files import rank_captures, write_digests
 
-    found = rank_captures(_several(captures))
+    expanded = rank_captures(_several(captures))
     focus = _Focus(steps=steps, window=window, warmup=warmup)
     cluster = dask_scheduler(dask, dask_scheduler_file, jobs=jobs)
-    return write_digests(found, Path(output), **focus, cache=cache, jobs=jobs, cluster=cluster)
+    return write_digests(expanded, Path(output), **focus, cache=cache, jobs=jobs, cluster=cluster)
 
 
 def _several(captures: Capture | Iterable[Capture]) -> list[Capture]:

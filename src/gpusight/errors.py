@@ -25,7 +25,7 @@ DOCS_URL = "https://github.com/gpusight/gpusight/blob/main/docs"
 """The folder of the documentation: messages point there, for packages do not contain it."""
 _PANIC = "PanicException"
 """What Polars raises where its own code fails; it derives from BaseException alone."""
-_LONGEST_REASON = 300
+_MAX_REASON_CHARS = 300
 
 
 class GpusightError(Exception):
@@ -137,4 +137,4 @@ def is_unexpected(error: BaseException) -> bool:
 def reason_of(error: BaseException) -> str:
     """Give an exception's type and the first line of its text."""
     kind, lines = type(error).__name__, str(error).strip().splitlines()
-    return f"{kind}: {lines[0][:_LONGEST_REASON]}" if lines else kind
+    return f"{kind}: {lines[0][:_MAX_REASON_CHARS]}" if lines else kind

@@ -73,10 +73,10 @@ def open_job(
     from gpusight.analysis.ranks.job_ranks import job_ranks
     from gpusight.readers.open import open_trace
 
-    found = rank_captures(captures)
-    if job_operations(found) is not None:
-        raise UsageError(f"{found[0]} has operations, no timeline", hint="use: gpusight ranks")
-    digests, unread = read_ranks(found, cache=cache)
+    expanded = rank_captures(captures)
+    if job_operations(expanded) is not None:
+        raise UsageError(f"{expanded[0]} has operations, no timeline", hint="use: gpusight ranks")
+    digests, unread = read_ranks(expanded, cache=cache)
     answer = job_ranks(digests, unread)
     if isinstance(answer, NotApplicable):
         raise answer.error()
@@ -84,7 +84,7 @@ def open_job(
     files = {rank.file for rank in answer.ranks if rank.rank in kept}
     traces = [
         capture if isinstance(capture, Trace) else open_trace(capture, cache=cache)
-        for capture in found
+        for capture in expanded
         if (capture.meta.path if isinstance(capture, Trace) else os.fspath(capture)) in files
     ]
     if not traces:

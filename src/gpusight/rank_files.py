@@ -76,15 +76,15 @@ def rank_captures(texts: Sequence[Capture]) -> list[Path | Trace]:
     """Expand folders and globs; a folder of digests gives those where it has no captures."""
     from gpusight.comparison.inputs import side_inputs
 
-    found: list[Path | Trace] = []
+    paths: list[Path | Trace] = []
     for text in texts:
         if isinstance(text, Trace):
-            found.append(text)
+            paths.append(text)
             continue
         path = Path(text)
         digests = sorted(path.glob(f"*{DIGEST_SUFFIX}")) if path.is_dir() else []
-        found += digests or side_inputs([os.fspath(text)]).paths
-    unique = {os.fspath(p) if isinstance(p, Path) else p: p for p in found}
+        paths += digests or side_inputs([os.fspath(text)]).paths
+    unique = {os.fspath(p) if isinstance(p, Path) else p: p for p in paths}
     if not unique:
         raise UsageError("no captures to read", hint="name the captures of all ranks")
     return list(unique.values())
@@ -92,7 +92,7 @@ def rank_captures(texts: Sequence[Capture]) -> list[Path | Trace]:
 
 def job_operations(captures: Sequence[Path | Trace]) -> pl.DataFrame | None:
     """Read the operations of a job trace, which has all workers; None where there is none."""
-    from gpusight.readers.jobs.job_trace import is_job_trace, read_job_operations
+    from gpusight.readers.job_trace import is_job_trace, read_job_operations
 
     jobs = [c for c in captures if isinstance(c, Path) and is_job_trace(c)]
     if not jobs:

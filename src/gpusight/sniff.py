@@ -78,7 +78,7 @@ LOG_BYTES = 16 << 20
 """How much of a log is searched for a table."""
 _HEAD_BYTES = 1 << 16
 _MARK_BYTES = 256
-_LEAST_BYTES = 1024
+_MIN_BYTES = 1024
 """All captures are larger: reports describe the machine, SQLite tables take a page each."""
 
 
@@ -141,7 +141,7 @@ def why_not_recorded(path: Path) -> str | None:
         return error.strerror or str(error)
     if head.startswith(GZIP):
         return None if inflated_head(head) else "it cannot be unpacked"
-    if len(head) < _LEAST_BYTES:
+    if len(head) < _MIN_BYTES:
         return f"it has only {len(head):,} bytes"
     return None if head.startswith(_MAGIC) else "its header is missing"
 

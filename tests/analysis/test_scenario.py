@@ -170,9 +170,9 @@ def test_the_new_ledger_sums_to_the_new_time() -> None:
 def test_one_gpu_can_be_asked_for() -> None:
     capture = loop()
     capture.launch((480, 483), (485, 500), "gemm", device=1)
-    wish = parse_scenario(ScenarioAction.SPEEDUP, "kernels=2x")
-    assert len(predicted(capture, wish).before.devices) == 2
-    chosen = predicted(capture, wish, selection=Selection(device=1))
+    scenario = parse_scenario(ScenarioAction.SPEEDUP, "kernels=2x")
+    assert len(predicted(capture, scenario).before.devices) == 2
+    chosen = predicted(capture, scenario, selection=Selection(device=1))
     assert [d.device for d in (*chosen.before.devices, *chosen.after.devices)] == [1, 1]
 
 
@@ -199,7 +199,7 @@ def test_the_page_shows_a_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "text", "wish"),
+    ("verb", "text", "scenario"),
     [
         (ScenarioAction.SPEEDUP, "matmul=4x", Scenario(ScenarioAction.SPEEDUP, "matmul", 4.0)),
         (ScenarioAction.SPEEDUP, " matmul = 1.5 ", Scenario(ScenarioAction.SPEEDUP, "matmul", 1.5)),
@@ -218,8 +218,8 @@ def test_the_page_shows_a_step() -> None:
         (ScenarioAction.PRECISION, "bf16", Scenario(ScenarioAction.PRECISION, "bf16")),
     ],
 )
-def test_wishes_are_read(verb: ScenarioAction, text: str, wish: Scenario) -> None:
-    assert parse_scenario(verb, text) == wish
+def test_scenarios_are_read(verb: ScenarioAction, text: str, scenario: Scenario) -> None:
+    assert parse_scenario(verb, text) == scenario
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_a_capture_without_gpu_work_has_no_answer() -> None:
     assert isinstance(what_if(trace, scenarios=[Scenario(ScenarioAction.GRAPH)]), NotApplicable)
 
 
-def test_named_arguments_become_wishes_with_graphs_last() -> None:
+def test_named_arguments_become_scenarios_with_graphs_last() -> None:
     made = scenarios(
         graph=True,
         speedup={"matmul": 4},
@@ -288,7 +288,7 @@ def test_named_arguments_become_wishes_with_graphs_last() -> None:
         apply=["launch-bound"],
         precision="tf32",
     )
-    assert [wish.text for wish in made] == [
+    assert [scenario.text for scenario in made] == [
         "matmul 4x faster",
         "FP32 GEMMs in TF32",
         "without sync",

@@ -108,9 +108,9 @@ def describe(visit: PageVisit) -> None:
 def barriers(page: Page) -> list[str]:
     """Give what axe finds that keeps people out, one line each."""
     only = {"resultTypes": ["violations"]}  # spares the page the description of all that is well
-    found = Axe().run(page, options=only).response["violations"]
+    violations = Axe().run(page, options=only).response["violations"]
     return [
-        f"{one['id']} ({one['impact']}): {node['target']} {node.get('failureSummary', '')}"
-        for one in found
-        for node in one["nodes"]
+        f"{rule['id']} ({rule['impact']}): {node['target']} {node.get('failureSummary', '')}"
+        for rule in violations
+        for node in rule["nodes"]
     ]

@@ -127,8 +127,9 @@ def test_ledger_of_the_page_is_that_of_the_command(
 def test_findings_of_the_page_are_those_of_the_command(
     browser: Browser, address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = json_of(capsys, "diagnose")
-    plan = [one for one in found["findings"] if one["after_above_ns"] is not None]
+    answer = json_of(capsys, "diagnose")
+    steps = answer["window"]["steps"]
+    plan = [finding for finding in answer["findings"] if finding["after_above_ns"] is not None]
     with opened(browser, address) as page:
         cards = page.locator("#body-findings .finding")
         shown = [
@@ -144,17 +145,17 @@ def test_findings_of_the_page_are_those_of_the_command(
         code = cards.first.locator("pre").inner_text()
     assert shown == [
         (
-            one["rule"],
-            f"{number}. " + one["title"].replace("`", ""),
-            f"Saves {format_time(one['after_above_ns'] / found['window']['steps'], digits=3)}/step",
-            f"{one['confidence']} confidence",
+            finding["rule"],
+            f"{number}. " + finding["title"].replace("`", ""),
+            f"Saves {format_time(finding['after_above_ns'] / steps, digits=3)}/step",
+            f"{finding['confidence']} confidence",
         )
-        for number, one in enumerate(plan, 1)
+        for number, finding in enumerate(plan, 1)
     ]
-    window = found["window"]
+    window = answer["window"]
     length = format_time(window["step_ns"], digits=3)
     assert headline == f"{length}/step, {window['steps']} steps evaluated"
-    assert code.strip() == found["findings"][0]["code"].strip()
+    assert code.strip() == answer["findings"][0]["code"].strip()
 
 
 # Going there ------------------------------------------------------------------------------------
@@ -163,8 +164,8 @@ def test_findings_of_the_page_are_those_of_the_command(
 def test_a_finding_goes_to_where_it_happens(browser: Browser, address: str) -> None:
     with opened(browser, address) as page:
         before, _ = resting_view(page)
-        found = page.request.get(f"{address}api/captures/0/findings").json()["findings"]
-        place = found[0]["places"][2]
+        findings = page.request.get(f"{address}api/captures/0/findings").json()["findings"]
+        place = findings[0]["places"][2]
         page.locator(".finding").first.locator(".place").nth(2).click()
         page.wait_for_function(ARRIVED, arg=before, polling=100)
         start, end = view(page)
@@ -350,22 +351,22 @@ def test_hostile_names_stay_text(browser: Browser) -> None:
 @pytest.mark.parametrize("scheme", get_args(Scheme))
 def test_nothing_keeps_people_out(browser: Browser, address: str, scheme: Scheme) -> None:
     with opened(browser, address, scheme) as page:
-        found = barriers(page)
+        violations = barriers(page)
         tab(page, "Ledger")
         page.keyboard.press("/")
         page.keyboard.type("backward")
         expect(page.get_by_role("option").first).to_be_visible()
-        found += barriers(page)
+        violations += barriers(page)
         page.keyboard.press("Enter")
         expect(page.locator("#body-selection .facts").first).to_be_visible()
         page.get_by_test_id("pane-canvas").focus()
         page.keyboard.press("?")
         expect(page.get_by_role("dialog")).to_be_visible()
-        found += barriers(page)
+        violations += barriers(page)
         page.keyboard.press("Escape")
         expect(page.get_by_role("dialog")).to_be_hidden()
-        found += barriers(page)
-    assert found == []
+        violations += barriers(page)
+    assert violations == []
 
 
 def test_a_chosen_theme_is_remembered(browser: Browser, address: str) -> None:

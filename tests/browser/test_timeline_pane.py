@@ -71,9 +71,9 @@ def span(page: Page) -> int:
 
 
 def box(page: Page, name: str) -> FloatRect:
-    found = page.get_by_test_id(name).first.bounding_box()
-    assert found is not None
-    return found
+    box = page.get_by_test_id(name).first.bounding_box()
+    assert box is not None
+    return box
 
 
 def x_of(page: Page, time_ns: float) -> float:
@@ -89,9 +89,9 @@ def time_at(page: Page, x: float) -> float:
 
 def row(page: Page, key: str) -> FloatRect:
     """Give the box of a row's label, which is as high as its lines."""
-    found = page.locator(f'[data-row="{key}"]').bounding_box()
-    assert found is not None
-    return found
+    box = page.locator(f'[data-row="{key}"]').bounding_box()
+    assert box is not None
+    return box
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class Stream:
 def stream(timeline: ViewerTimeline) -> Stream:
     key = next(track.key for track in timeline.tracks if track.kind == "stream")
     spots = [timeline.spot("kernels", row) for row in range(timeline.trace.row_count("kernels"))]
-    mine = [spot for spot in spots if spot is not None and spot.track == key]
-    return Stream(key, sorted(mine, key=lambda spot: spot.start_ns))
+    own = [spot for spot in spots if spot is not None and spot.track == key]
+    return Stream(key, sorted(own, key=lambda spot: spot.start_ns))
 
 
 def zoom_to(page: Page, spot: EventPosition) -> None:
@@ -129,7 +129,7 @@ def longest(stream: Stream) -> EventPosition:
 
 def pixel(page: Page, x: float, y: float) -> tuple[int, int, int]:
     """Read a pixel of the tracks at a place of the screen."""
-    found = page.evaluate(
+    box = page.evaluate(
         """([x, y]) => {
             const canvas = document.querySelector("[data-testid=pane-canvas] canvas");
             const box = canvas.getBoundingClientRect();
@@ -141,7 +141,7 @@ def pixel(page: Page, x: float, y: float) -> tuple[int, int, int]:
         }""",
         [x, y],
     )
-    return (found[0], found[1], found[2])
+    return (box[0], box[1], box[2])
 
 
 def test_a_kernel_is_drawn_where_it_ran_in_the_color_of_its_kind(

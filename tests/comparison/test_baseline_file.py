@@ -319,11 +319,11 @@ def test_large_files_are_refused_before_they_are_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path)
-    monkeypatch.setattr(baseline_file, "MOST_VALUES", 10)
+    monkeypatch.setattr(baseline_file, "MAX_VALUES", 10)
     with pytest.raises(BaselineError, match="too large"):
         load_baseline(path)
-    monkeypatch.setattr(baseline_file, "MOST_VALUES", 10_000)
-    monkeypatch.setattr(baseline_file, "MOST_BYTES", 100)
+    monkeypatch.setattr(baseline_file, "MAX_VALUES", 10_000)
+    monkeypatch.setattr(baseline_file, "MAX_BYTES", 100)
     with pytest.raises(BaselineError, match="too large"):
         load_baseline(path)
     with pytest.raises(UsageError, match="too large"):

@@ -15,8 +15,8 @@ from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.analysis.steps.step_window import step_window, with_window
 from gpusight.comparison.baseline_file import fault
 from gpusight.comparison.build_digest import make_digest, scope_of
-from gpusight.comparison.digest import MOST_BLOCKS, Digest, rounded_parts
-from gpusight.comparison.digest_rows import LONGEST, MOST_KERNELS
+from gpusight.comparison.digest import MAX_BLOCKS, Digest, rounded_parts
+from gpusight.comparison.digest_rows import MAX_KERNELS, MAX_NAME_CHARS
 from gpusight.errors import GpusightError
 from gpusight.pace import Pace
 from gpusight.results import NotApplicable
@@ -131,7 +131,7 @@ def test_work_that_the_host_runs_ahead_of_counts_where_it_was_launched() -> None
 def test_many_steps_are_joined_to_even_blocks() -> None:
     digest = digest_of(build_trace(**loop(120)))
     assert digest.steps == 120
-    assert (len(digest.blocks), sum(digest.blocks)) == (MOST_BLOCKS, 120)
+    assert (len(digest.blocks), sum(digest.blocks)) == (MAX_BLOCKS, 120)
     assert max(digest.blocks) - min(digest.blocks) == 1
     assert mean(digest, digest.kernel_ns) == pytest.approx(400.0)
 
@@ -302,14 +302,14 @@ def test_the_memory_peak_is_that_of_each_gpu() -> None:
 def test_the_cheapest_kernels_are_one_row_and_sums_hold() -> None:
     kernels = [
         {"start_ns": 100 * n, "end_ns": 100 * n + 1 + n % 90, "name": f"kernel_{n}"}
-        for n in range(MOST_KERNELS + 50)
+        for n in range(MAX_KERNELS + 50)
     ]
     digest = digest_of(build_trace(kernels=kernels))
-    assert len(digest.kernels) == MOST_KERNELS + 1
+    assert len(digest.kernels) == MAX_KERNELS + 1
     rest = digest.kernels[-1]
     assert (rest.name, rest.range, rest.category, sum(rest.calls)) == ("", None, "other", 50.0)
     assert sum(row.ns[0] for row in digest.kernels) == digest.kernel_ns[0]
-    assert max(digest.order) == MOST_KERNELS
+    assert max(digest.order) == MAX_KERNELS
 
 
 # Real captures ------------------------------------------------------------------------------------
@@ -616,7 +616,7 @@ def test_what_was_chosen_is_written_as_it_is_typed(
 
 def test_a_long_choice_fits_a_baseline_and_stays_apart() -> None:
     scopes = [scope_of(Selection(within="x" * 5_000 + end)) for end in "ab"]
-    assert max(map(len, scopes)) <= LONGEST
+    assert max(map(len, scopes)) <= MAX_NAME_CHARS
     assert scopes[0] != scopes[1]
     assert scope_of(Selection(within="\ud800")).encode()
 

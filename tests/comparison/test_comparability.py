@@ -169,7 +169,7 @@ def test_compare_claims_nothing_of_lost_kernels(changed: Callable[..., str]) -> 
     view = gs.compare(changed("whole"), changed("broken", *HALF))
     result = view.answer
     assert result.metric("kernel_time").change.after is None
-    assert not any(metric.change.claimed for metric in result.metrics)
+    assert not any(metric.change.significant for metric in result.metrics)
     assert (result.ledger, result.kernels, result.findings) == ((), (), ())
     (sentence,) = result.explanation
     assert sentence.startswith("Step time cannot be compared: broken.sqlite: ")

@@ -72,8 +72,8 @@ def repeats(capture: Digest, count: int) -> list[Digest]:
 
 def test_a_capture_against_itself_shows_no_change() -> None:
     comparison = compared([OLD], [OLD])
-    assert not any(metric.change.claimed for metric in comparison.metrics)
-    assert not any(entry.change.claimed for entry in comparison.ledger)
+    assert not any(metric.change.significant for metric in comparison.metrics)
+    assert not any(entry.change.significant for entry in comparison.ledger)
     assert {row.match for row in comparison.kernels} == {KernelMatch.NAME}
     assert all(entry.part is None for entry in comparison.ledger)
     assert any("both sides" in note for note in comparison.notes)
@@ -134,9 +134,12 @@ def test_rows_of_long_tables_need_more_to_be_claimed() -> None:
         return made
 
     comparison = compared(side(0), side(3))
-    claimed = {row.name: row.host_ns.claimed for row in (*comparison.ranges, *comparison.api)}
+    claimed = {row.name: row.host_ns.significant for row in (*comparison.ranges, *comparison.api)}
     assert claimed == {"outer": True, "inner": False, "cudaMalloc": False}
-    assert [comparison.ledger[0].change.claimed, comparison.kernels[0].ns.claimed] == [True, False]
+    assert [
+        comparison.ledger[0].change.significant,
+        comparison.kernels[0].ns.significant,
+    ] == [True, False]
     assert comparison.of_rows == pytest.approx(0.99)
     widths = {row.name: row.host_ns.high - row.host_ns.low for row in comparison.ranges}  # type: ignore[operator]
     assert widths["inner"] / widths["outer"] == pytest.approx(4.604 / 2.776, abs=1e-3)  # t(4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpusight.comparison.digest_rows import LONGEST, family, plain
+from gpusight.comparison.digest_rows import MAX_NAME_CHARS, family, plain
 
 
 @pytest.mark.parametrize(
@@ -58,5 +58,5 @@ def test_folders_are_left_out_of_names(text: str, wanted: str) -> None:
 
 def test_long_names_stay_apart() -> None:
     one, other = plain("x" * 5_000 + "a"), plain("x" * 5_000 + "b")
-    assert len(one) == len(other) == LONGEST
+    assert len(one) == len(other) == MAX_NAME_CHARS
     assert one != other

@@ -88,7 +88,9 @@ def _changes(comparison: Comparison) -> Iterator[tuple[MeasuredChange, Fmt]]:
 def _totals(comparison: Comparison) -> Iterator[str]:
     """Give the sums that the sentence on copies speaks of."""
     moved = [
-        e.change.delta or 0 for e in comparison.ledger if e.entry[:4] == "copy" and e.change.claimed
+        e.change.delta or 0
+        for e in comparison.ledger
+        if e.entry[:4] == "copy" and e.change.significant
     ]
     yield shown(abs(sum(moved)))
     rows = [row for row in comparison.copies if row.bytes_before or row.bytes_after]

@@ -18,7 +18,7 @@ from gpusight.comparison.significance import (
     SampledChange,
     compare_series,
     compare_values,
-    dealt_interval,
+    permutation_interval,
     t_quantile,
 )
 
@@ -263,13 +263,13 @@ def test_quantiles_of_t_between_whole_numbers_lie_between() -> None:
 
 @pytest.mark.parametrize("most_steps", [1, 5])
 @pytest.mark.parametrize(("before", "after"), [(3, 3), (4, 4), (5, 5), (2, 6)])
-def test_the_dealt_interval_is_what_counting_deals_says(
+def test_the_interval_is_what_counting_permutations_says(
     before: int, after: int, most_steps: int
 ) -> None:
     rng = np.random.default_rng(6)
     values = rng.normal(size=before + after)
     weights = rng.integers(1, most_steps, size=before + after, endpoint=True).astype(np.float64)
-    (low,), (high,) = dealt_interval(values[None], weights, before, 0.95)
+    (low,), (high,) = permutation_interval(values[None], weights, before, 0.95)
     for d, inside in [(low - 1e-6, False), (low + 1e-6, True)]:
         assert _possible(values, weights, before, d) is inside
     for d, inside in [(high - 1e-6, True), (high + 1e-6, False)]:
@@ -277,7 +277,7 @@ def test_the_dealt_interval_is_what_counting_deals_says(
 
 
 def _possible(values: Floats, weights: Floats, before: int, added: float) -> bool:
-    """Count how many deals are as extreme as the true one, if nothing but `added` was added."""
+    """Count the permutations as extreme as the true one, if nothing but `added` was added."""
     total = len(values)
     freed = values - added * (np.arange(total) >= before)
 
@@ -286,7 +286,7 @@ def _possible(values: Floats, weights: Floats, before: int, added: float) -> boo
         means = [np.average(freed[side], weights=weights[side]) for side in (mask, ~mask)]
         return float(means[0] - means[1])
 
-    result = [difference(deal) for deal in combinations(range(total), total - before)]
+    result = [difference(later) for later in combinations(range(total), total - before)]
     true = difference(tuple(range(before, total)))
     as_low = sum(value <= true + 1e-12 for value in result)
     as_high = sum(value >= true - 1e-12 for value in result)
@@ -302,7 +302,7 @@ T_975 = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 6: 2.4469, 8: 2.3060}
 
 @pytest.mark.parametrize(("before", "after"), [(2, 2), (3, 3), (4, 4), (5, 5), (1, 3), (3, 1)])
 def test_intervals_are_what_a_slow_computation_says(before: int, after: int) -> None:
-    """Every deal is counted for every difference on a grid; Welch's is written out."""
+    """Every permutation is counted for every difference on a grid; Welch's is written out."""
     rng = np.random.default_rng(before * 10 + after)
     for _ in range(5):
         # The same deviations on both sides, so that Welch's degrees of freedom are whole.
@@ -310,7 +310,7 @@ def test_intervals_are_what_a_slow_computation_says(before: int, after: int) -> 
         sides = [100 + noise[:before], 103 + noise[:after]]
         result = compare_values(*(side.tolist() for side in sides))
         delta = sides[1].mean() - sides[0].mean()
-        low, high = _slow_deals(sides, delta)
+        low, high = _slow_permutations(sides, delta)
         half = _slow_welch(sides)
         assert result.low == pytest.approx(min(low, delta - half), abs=2e-3)
         assert result.high == pytest.approx(max(high, delta + half), abs=2e-3)
@@ -326,16 +326,16 @@ def _slow_welch(sides: list[Floats]) -> float:
     return float(np.sqrt(sum(errors)) * T_975[sum(counts) - 2])
 
 
-def _slow_deals(sides: list[Floats], delta: float) -> tuple[float, float]:
-    """Bisect for the ends of what deals leave possible; the widest they tell where all are few."""
+def _slow_permutations(sides: list[Floats], delta: float) -> tuple[float, float]:
+    """Bisect for the ends of what permutations leave possible; the widest where they are few."""
     values, before = np.concatenate(sides), len(sides[0])
-    deals = list(combinations(range(len(values)), len(sides[1])))
-    rare = max(1, int(len(deals) * 0.025))
+    permutations = list(combinations(range(len(values)), len(sides[1])))
+    rare = max(1, int(len(permutations) * 0.025))
 
     def as_extreme(added: float, sign: int) -> int:
         freed = values - added * (np.arange(len(values)) >= before)
         means = []
-        for later in deals:
+        for later in permutations:
             mask = np.isin(np.arange(len(values)), later)
             means.append(sign * (freed[mask].mean() - freed[~mask].mean()))
         true = sign * (freed[before:].mean() - freed[:before].mean())

@@ -217,7 +217,7 @@ def programs(draw: st.DrawFn) -> ReplayProgram:
         stream_gap_ns=column(m, 0, 6),
         needs=np.where(column(m, 0, draw(st.sampled_from([3, 99]))) == 0, column(m, -1, m - 1), -1),
         needs_gap_ns=column(m, 0, 5),
-        gone=column(m, 0, 5) == 0,
+        removed=column(m, 0, 5) == 0,
         trailing_ns=0,
         counted=~none,
     )

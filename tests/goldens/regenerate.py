@@ -28,7 +28,7 @@ from tests.goldens.cases import cases
 from tests.goldens.running import GOLDENS, Workplace, run, workplace
 
 PROCESSES = 2
-_DIFF_LINES, _DIFF_COLUMNS, _DIFF_REACH, _MOST_DIFFS = 24, 200, 200, 20
+_DIFF_LINES, _DIFF_COLUMNS, _DIFF_REACH, _MAX_DIFFS = 24, 200, 200, 20
 
 
 class Result(NamedTuple):
@@ -165,7 +165,7 @@ def _report(differ: list[Result], obsolete: list[str], count: int) -> int:
         _say(f"no longer run: {case}")
     for number, result in enumerate(differ):
         _say(f"differs: {result.case}")
-        for line in result.diff if number < _MOST_DIFFS else ():
+        for line in result.diff if number < _MAX_DIFFS else ():
             _say(f"    {line}")
     _say(f"{len(differ)} of {count} cases differ")
     if differ and not differ[0].diff:

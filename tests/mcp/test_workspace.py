@@ -55,12 +55,12 @@ def test_a_changed_capture_is_opened_anew(folder: Path) -> None:
 def test_answers_are_kept_until_their_capture_is_closed(folder: Path) -> None:
     for number in range(5):
         shutil.copyfile(DATA / "graph.sqlite", folder / f"{number}.sqlite")
-    asked: list[str] = []
+    questions: list[str] = []
     with closing(Workspace([folder])) as workspace:
         for name in ("0.sqlite", "0.sqlite", *(f"{n}.sqlite" for n in range(1, 5)), "0.sqlite"):
             workspace.trace(name)
-            workspace.kept(("question",), [name], partial(asked.append, name))
-    assert asked.count("0.sqlite") == 2
+            workspace.kept(("question",), [name], partial(questions.append, name))
+    assert questions.count("0.sqlite") == 2
 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:

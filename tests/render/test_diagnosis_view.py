@@ -176,8 +176,8 @@ def test_fixes_come_before_other_processes(fixes: int, others: int) -> None:
     plan = [finding(f"rule-{n}", 5.0 - n / 2, saved_ns=(5 - n / 2) * MS) for n in range(fixes)]
     aside = finding("profiler-overhead", 5.0, is_fix=False, saved_ns=None)
     long = "3 of 15 steps excluded as warm-up: " + "; a reason that is long " * 4
-    found = diagnosis(*plan, aside, sections=sections, notes=(long, "another"))
-    lines = [line.text for line in screen_lines(found, TableOptions(100))]
+    answer = diagnosis(*plan, aside, sections=sections, notes=(long, "another"))
+    lines = [line.text for line in screen_lines(answer, TableOptions(100))]
     assert len(lines) <= MAX_LINES
     assert sum(bool(re.match(r" \d\. ", line)) for line in lines) >= min(fixes, 3)
     processes = [line for line in lines if line.startswith("process 7")]
@@ -358,11 +358,11 @@ def test_a_fix_that_needs_another_says_so() -> None:
 
 
 def test_a_plan_in_the_order_to_apply_needs_no_note() -> None:
-    found = diagnosis(
+    answer = diagnosis(
         finding("host-sync", 5.0), finding("launch-bound", 60.0, needs=("host-sync",))
     )
-    assert "apply fix" not in text(found, details=False)
-    assert "apply it after fix 1 (host-sync)" in text(found, width=100)
+    assert "apply fix" not in text(answer, details=False)
+    assert "apply it after fix 1 (host-sync)" in text(answer, width=100)
 
 
 def test_what_is_not_in_the_plan_follows_it() -> None:
@@ -461,8 +461,8 @@ def test_notes_start_with_what_matters_most() -> None:
 def test_how_often_a_location_occurs_without_steps(count: int, shown: str) -> None:
     where = (FindingLocation("range", "data", 80.0 * MS, count),)
     window = StepWindow(20_000_000, 120_000_000, (), (), "no steps")
-    found = diagnosis(finding("input-starved", 80.0, where=where), focus=window)
-    assert f"80.00 ms  {shown}" in text(found)
+    answer = diagnosis(finding("input-starved", 80.0, where=where), focus=window)
+    assert f"80.00 ms  {shown}" in text(answer)
 
 
 def test_a_finding_without_locations_says_how_to_get_them() -> None:

@@ -406,7 +406,7 @@ def test_all_commands_agree_on_what_limits_a_kernel(report: Path) -> None:
     assert not isinstance(table, NotApplicable)
     by_kernels = dict(table.frame.select("launch", "bound").iter_rows())
     diagnosis = diagnosed(trace)
-    by_diagnose = {kernel.launch: kernel.held_by for kernel in diagnosis.kernels}
+    by_diagnose = {kernel.launch: kernel.limiter for kernel in diagnosis.kernels}
     assert by_roofline == by_kernels == by_diagnose
     limits = launches.frame.select("launch", "limit", "limit_share").iter_rows()
     by_launch = {launch: limit for launch, *limit in limits}
@@ -415,7 +415,7 @@ def test_all_commands_agree_on_what_limits_a_kernel(report: Path) -> None:
         level, share = by_launch[kernel.launch]
         for finding in kernel.findings:
             if finding.rule in {"memory-bound", "compute-bound", "latency-bound"}:
-                assert finding.rule == f"{kernel.held_by}-bound"
+                assert finding.rule == f"{kernel.limiter}-bound"
             if finding.rule == "memory-bound" and "memory throughput" not in finding.title:
                 assert level.upper() in finding.title
                 assert f"{share:.0%}" in finding.title

@@ -184,11 +184,11 @@ def test_idle_time_is_explained(path: Path) -> None:
     """Of any capture: by one of the first findings, and by causes that have a name."""
     if path.suffix in {".txt", ".pickle"} or "averages" in path.name:
         return  # no timeline
-    found = diagnosed_file(path)
-    if not isinstance(found, TimelineDiagnosis):
-        assert found.reason
+    answer = diagnosed_file(path)
+    if not isinstance(answer, TimelineDiagnosis):
+        assert answer.reason
         return
-    for diagnosis in (found, *(s.diagnosis for s in found.sections if s.diagnosis is not None)):
+    for diagnosis in (answer, *(s.diagnosis for s in answer.sections if s.diagnosis is not None)):
         device = next(
             d for d in diagnosis.ledger.devices if d.device == diagnosis.meta.get("device")
         )
@@ -210,17 +210,19 @@ def test_debug_settings_of_the_environment_are_named(tmp_path: Path) -> None:
             " WHERE name = 'OsDescription'",
             [variables],
         )
-    found = diagnosed_file(path)
-    assert isinstance(found, TimelineDiagnosis)
+    answer = diagnosed_file(path)
+    assert isinstance(answer, TimelineDiagnosis)
     note = "the environment of the capture has CUDNN_LOGINFO_DBG=1: cuDNN logs every call"
-    assert note in found.notes
-    assert not any("secret" in text or "TORCH" in text for text in found.notes)
+    assert note in answer.notes
+    assert not any("secret" in text or "TORCH" in text for text in answer.notes)
 
 
 @needs_shared
 def test_threads_that_wait_for_each_other_stay_together_in_a_corrected_capture() -> None:
     """Threads of gloo copy, the main thread waits for them: no host work of its own."""
-    found = diagnosed_file(SHARED / "ranks" / "ddp_torch_2.rank0.trace.json.gz")
-    assert isinstance(found, TimelineDiagnosis)
-    assert found.findings[0].title.startswith("Host waits (`gloo:all_reduce`): GPU idle ")
-    assert found.ledger.devices[0].ns("idle/waiting") > 10 * found.ledger.devices[0].ns("idle/host")
+    answer = diagnosed_file(SHARED / "ranks" / "ddp_torch_2.rank0.trace.json.gz")
+    assert isinstance(answer, TimelineDiagnosis)
+    assert answer.findings[0].title.startswith("Host waits (`gloo:all_reduce`): GPU idle ")
+    assert answer.ledger.devices[0].ns("idle/waiting") > 10 * answer.ledger.devices[0].ns(
+        "idle/host"
+    )

@@ -360,8 +360,8 @@ WRONG = {
         r"a value of gap_ns that is not finite",
     ),
     "no flags": (
-        match_text(change="(lambda p: p.changed(gone=p.gap_ns),)"),
-        r"a change returned \d+ values of gone",
+        match_text(change="(lambda p: p.changed(removed=p.gap_ns),)"),
+        r"a change returned \d+ values of removed",
     ),
     "back in time": (
         match_text(change="(lambda p: p.changed(own_ns=p.own_ns - 10**6),)"),

@@ -70,7 +70,7 @@ def test_sums_up_to_the_ledger_and_its_steps(path: Path) -> None:
 @pytest.mark.parametrize("path", CAPTURES[:2], ids=lambda path: path.name)
 def test_windows_sum_up_to_the_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = ledger_lines(opened(path))[0]
-    monkeypatch.setattr(ledger_track, "_MOST_AT_ONCE", 300)
+    monkeypatch.setattr(ledger_track, "_MAX_AT_ONCE", 300)
     monkeypatch.setattr(ledger_track, "_IN_A_WINDOW", 200)
     monkeypatch.setattr(ledger_track, "_MARGIN", 200)
     trace = opened(path)

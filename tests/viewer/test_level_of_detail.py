@@ -106,7 +106,7 @@ def test_bins(
     narrow = [event for event in events if event.end - event.start < least]
     rows = [bin_row(narrow, *edges[k : k + 2]) for k in range(bins)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(level_of_detail, "_LEAST_BLOCK", block)
+        patch.setattr(level_of_detail, "_MIN_BLOCK", block)
         answer = bins_of(line_of(events), edges, least)
     assert answer == [(k, *row) for k, row in enumerate(rows) if row[:2] != (0, 0)]
 

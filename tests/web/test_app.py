@@ -58,8 +58,8 @@ WHOLE = {"start": 0, "end": 600 * US}
 
 @pytest.fixture(scope="module")
 def built() -> Iterator[Asking]:
-    with asking(hand_built(("the file is cut off",))) as one:
-        yield one
+    with asking(hand_built(("the file is cut off",))) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +114,8 @@ def test_without_steps_the_first_view_is_what_is_judged() -> None:
         {"name": f"k{n}", "start_ns": n, "end_ns": n + 900}
         for n in range(10**9, 10**9 + 9000, 1000)
     ]
-    with asking(build_trace(kernels=late, api_calls=early)) as one:
-        answer = one.answer("captures/0")
+    with asking(build_trace(kernels=late, api_calls=early)) as client:
+        answer = client.answer("captures/0")
     assert answer["steps"] == []
     assert answer["start_ns"] == 0
     assert 0.99e9 < answer["first_view"]["start_ns"] <= 10**9

@@ -24,8 +24,8 @@ def opened(ranks: int = 4, most: int | None = None) -> OpenedJob:
 @pytest.fixture(scope="module")
 def job() -> Iterator[Asking]:
     made = opened()
-    with asking(Opened("job", made.trace, owned=False, job=made)) as asked:
-        yield asked
+    with asking(Opened("job", made.trace, owned=False, job=made)) as client:
+        yield client
 
 
 def test_the_heat_map_shows_the_late_rank(job: Asking) -> None:
@@ -37,7 +37,7 @@ def test_the_heat_map_shows_the_late_rank(job: Asking) -> None:
     late = {row["rank"]: [c["levels"][0] for c in row["cells"] if c] for row in answer["rows"]}
     assert min(late[2]) >= 4
     assert max(late[0] + late[1] + late[3]) == 0
-    assert [one["rank"] for one in answer["stragglers"]] == [2]
+    assert [straggler["rank"] for straggler in answer["stragglers"]] == [2]
     assert all(row["shown"] for row in answer["rows"])
 
 
@@ -53,8 +53,8 @@ def test_steps_are_those_of_the_job_and_the_latest_is_seen_first(job: Asking) ->
 
 def test_a_collective_leads_to_the_same_one_on_the_other_ranks(job: Asking) -> None:
     cell = job.answer("captures/0/ranks")["rows"][2]["cells"][5]
-    found = {"rank": 2, "start": cell["start_ns"], "end": cell["end_ns"]}
-    spot = job.answer("captures/0/collective", **found)
+    span = {"start": cell["start_ns"], "end": cell["end_ns"]}
+    spot = job.answer("captures/0/collective", rank=2, **span)
     assert spot["track"].startswith("gpu2/")
     links = job.answer("captures/0/event", table=spot["table"], row=spot["row"])["links"]
     same = {link["relation"]: link["spot"]["track"] for link in links if "same" in link["relation"]}
@@ -64,18 +64,18 @@ def test_a_collective_leads_to_the_same_one_on_the_other_ranks(job: Asking) -> N
 
 
 def test_a_capture_is_no_job() -> None:
-    with asking(Opened("one", opened().trace, owned=False)) as asked:
-        assert asked.refusal("captures/0/ranks")[0] == 400
+    with asking(Opened("one", opened().trace, owned=False)) as client:
+        assert client.refusal("captures/0/ranks")[0] == 400
 
 
 def test_of_many_ranks_the_late_one_is_on_the_timeline() -> None:
     made = opened(ranks=6, most=3)
     assert made.trace.source.ranks == [0, 1, 2]
     assert made.left_out == (3, 4, 5)
-    with asking(Opened("job", made.trace, owned=False, job=made)) as asked:
-        rows = asked.answer("captures/0/ranks")["rows"]
+    with asking(Opened("job", made.trace, owned=False, job=made)) as client:
+        rows = client.answer("captures/0/ranks")["rows"]
         assert [row["shown"] for row in rows] == [True, True, True, False, False, False]
-        assert "3 of 6 ranks" in asked.answer("captures/0")["notes"][0]
+        assert "3 of 6 ranks" in client.answer("captures/0")["notes"][0]
 
 
 def test_digests_alone_have_no_timeline(tmp_path: Path) -> None:

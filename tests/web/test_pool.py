@@ -81,7 +81,7 @@ def test_few_run_at_once_and_those_whose_page_has_gone_do_not_run_at_all() -> No
 
 
 def test_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_WAITING", 2)
+    monkeypatch.setattr(module, "_MAX_WAITING", 2)
     go_on = threading.Event()
 
     async def asked() -> None:

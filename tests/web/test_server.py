@@ -24,7 +24,9 @@ CAPTURE = DATA / "dataload.sqlite"
 
 def _threads() -> set[threading.Thread]:
     """Give all threads but those that write the cache, which outlive a capture."""
-    return {one for one in threading.enumerate() if not one.name.startswith("gpusight-cache")}
+    return {
+        thread for thread in threading.enumerate() if not thread.name.startswith("gpusight-cache")
+    }
 
 
 def status(url: str) -> int:
@@ -60,7 +62,7 @@ def test_servers_that_come_and_go_leave_nothing() -> None:
     for _ in range(3):
         with gs.serve(CAPTURE) as server:
             assert status(f"{server.url}api/captures") == 200
-            assert all(one.done.wait(30) for one in server._session._served)
+            assert all(capture.done.wait(30) for capture in server._session._served)
         session = weakref.ref(server._session)
         del server
         deadline = time.monotonic() + 10
@@ -75,7 +77,7 @@ def test_servers_that_come_and_go_leave_nothing() -> None:
 def test_opened_captures_stay_their_owner_s() -> None:
     trace = gs.open(CAPTURE)
     with gs.serve([trace, hand_built()]) as server:
-        names = [one.name for one in server._session.captures]
+        names = [capture.name for capture in server._session.captures]
         assert names == ["dataload.sqlite", "hand-built"]
     assert trace.table("kernels", ["start_ns"]).height > 0
 

@@ -49,13 +49,13 @@ def test_one_that_fails_is_told_beside_the_others() -> None:
 
 def test_reports_are_joined_and_are_no_captures() -> None:
     with asking(hand_built(), REPORT) as both:
-        assert [one["name"] for one in both.answer("captures")["captures"]] == ["built.sqlite"]
+        assert [row["name"] for row in both.answer("captures")["captures"]] == ["built.sqlite"]
         assert both.refusal("captures/1") == (404, "no such capture")
         assert len(both.session.reports) == 1
         assert both.answer("captures/0/event", table="kernels", row=0)["title"] == "gemm_0"
-        found = both.answer("captures/0/findings")
-        assert found["state"] == "ready"
-        assert any("none of its kernels runs in the window" in note for note in found["notes"])
+        findings = both.answer("captures/0/findings")
+        assert findings["state"] == "ready"
+        assert any("none of its kernels runs in the window" in note for note in findings["notes"])
 
 
 @pytest.mark.parametrize(
@@ -75,18 +75,18 @@ def test_where_nothing_can_be_shown_the_reason_is_known(
 
 
 def test_a_capture_without_events_says_why() -> None:
-    with asking(build_trace(devices=[{}])) as one:
-        (state,) = one.answer("captures")["captures"]
+    with asking(build_trace(devices=[{}])) as client:
+        (state,) = client.answer("captures")["captures"]
         assert state["state"] == "failed"
         assert state["message"]
 
 
 def test_a_capture_without_gpu_work_has_a_timeline_but_no_ledger() -> None:
     rows = [{"start_ns": 0, "end_ns": 10, "name": "load"}]
-    with asking(build_trace(ranges=rows)) as one:
-        assert one.answer("captures/0")["tracks"]
+    with asking(build_trace(ranges=rows)) as client:
+        assert client.answer("captures/0")["tracks"]
         for question in ("findings", "ledger"):
-            answer = one.answer(f"captures/0/{question}")
+            answer = client.answer(f"captures/0/{question}")
             assert answer["state"] == "failed"
             assert "no GPU" in answer["message"]
 
@@ -99,15 +99,15 @@ def test_a_capture_that_is_still_read_says_so(monkeypatch: pytest.MonkeyPatch) -
         return usual(*given)
 
     monkeypatch.setattr(capture_payloads, "capture_payload", slow)
-    with asking(hand_built(), wait=False) as one:
-        (state,) = one.answer("captures")["captures"]
+    with asking(hand_built(), wait=False) as client:
+        (state,) = client.answer("captures")["captures"]
         assert (state["state"], state["message"]) == ("reading", "reading the capture")
         why = "built.sqlite cannot be shown: reading the capture"
-        assert one.refusal("captures/0") == (404, why)
-        assert one.session.failure is None
+        assert client.refusal("captures/0") == (404, why)
+        assert client.session.failure is None
         go_on.set()
-        assert one.session.captures[0].settled.wait(10)
-        assert one.answer("captures")["captures"][0]["state"] == "ready"
+        assert client.session.captures[0].settled.wait(10)
+        assert client.answer("captures")["captures"][0]["state"] == "ready"
 
 
 def test_the_timeline_does_not_wait_for_what_is_worked_out_later(
@@ -121,16 +121,16 @@ def test_the_timeline_does_not_wait_for_what_is_worked_out_later(
         return usual(trace)
 
     monkeypatch.setattr(analysis_payloads, "ledger_payload", slow)
-    with asking(hand_built(), wait=False) as one:
-        served = one.session.captures[0]
+    with asking(hand_built(), wait=False) as client:
+        served = client.session.captures[0]
         assert served.settled.wait(10)
-        assert one.answer("captures/0")["tracks"]
-        assert one.answer("captures/0/ledger")["state"] == "computing"
-        assert one.answer("captures/0/findings")["state"] == "computing"
-        assert one.answer("compare")["state"] == "computing"
+        assert client.answer("captures/0")["tracks"]
+        assert client.answer("captures/0/ledger")["state"] == "computing"
+        assert client.answer("captures/0/findings")["state"] == "computing"
+        assert client.answer("compare")["state"] == "computing"
         go_on.set()
         assert served.done.wait(10)
-        assert one.answer("captures/0/ledger")["state"] == "ready"
+        assert client.answer("captures/0/ledger")["state"] == "ready"
 
 
 def test_what_computes_ends_when_the_session_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,10 +164,10 @@ def test_a_bug_is_shown_on_the_page_and_with_debug_its_traceback_on_the_terminal
         raise ZeroDivisionError
 
     monkeypatch.setattr(analysis_payloads, "ledger_payload", broken)
-    with asking(hand_built()) as one:
-        assert one.answer("captures/0")["tracks"]
+    with asking(hand_built()) as client:
+        assert client.answer("captures/0")["tracks"]
         for question in ("findings", "ledger"):
-            answer = one.answer(f"captures/0/{question}")
+            answer = client.answer(f"captures/0/{question}")
             assert answer["state"] == "failed"
             assert "bug" in answer["message"]
     assert raised == ([ZeroDivisionError] if debug == "1" else [])
@@ -175,8 +175,8 @@ def test_a_bug_is_shown_on_the_page_and_with_debug_its_traceback_on_the_terminal
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads how much memory the process has")
 def test_memory_does_not_grow_with_requests() -> None:
-    with asking(DATA / "gpt_small_forward.sqlite") as one:
-        served = one.session.captures[0]
+    with asking(DATA / "gpt_small_forward.sqlite") as client:
+        served = client.session.captures[0]
         info = served.info
         keys = ",".join(track.key for track in info.tracks)
 

@@ -28,7 +28,7 @@ class Flame {
   private readonly drawing = svg("svg", { role: "application", tabindex: 0 });
   private readonly chart = el("div", { class: "chart" }, this.drawing);
   private readonly count = el("output", { "aria-live": "polite" });
-  private found: ReadonlySet<number> | null = null;
+  private matches: ReadonlySet<number> | null = null;
 
   constructor(place: HTMLElement, private readonly tree: Tree) {
     const noun = tree.columns.noun ?? "range";
@@ -56,7 +56,7 @@ class Flame {
       const button = el("button", { type: "button", "aria-pressed": String(measure === this.measure) }, name);
       button.addEventListener("click", () => {
         this.measure = measure;
-        for (const one of group.children) one.setAttribute("aria-pressed", String(one === button));
+        for (const child of group.children) child.setAttribute("aria-pressed", String(child === button));
         this.zoom(this.root);
       });
       return button;
@@ -71,9 +71,9 @@ class Flame {
     const field = el("input", { type: "search", placeholder: `Search ${noun}s`, "aria-label": `Search ${noun}s` });
     field.addEventListener("input", () => {
       const hits = field.value.trim() ? this.tree.search(field.value.trim(), this.measure) : null;
-      this.found = hits?.found ?? null;
+      this.matches = hits?.matches ?? null;
       const share = (hits?.sum ?? 0) / Math.max(1, this.tree.value(WHOLE, this.measure));
-      this.count.textContent = hits ? `${formatCount(hits.found.size)} found, ${formatShare(share)}` : "";
+      this.count.textContent = hits ? `${formatCount(hits.matches.size)} found, ${formatShare(share)}` : "";
       this.draw();
     });
     const copy = el("button", { type: "button", class: "back" }, "Copy as text");
@@ -107,8 +107,8 @@ class Flame {
   }
 
   private nodeAt(event: Event): number | null {
-    const found = (event.target as Element).closest<SVGElement>("[data-node]");
-    return found ? Number(found.dataset["node"]) : null;
+    const element = (event.target as Element).closest<SVGElement>("[data-node]");
+    return element ? Number(element.dataset["node"]) : null;
   }
 
   private pressed(event: KeyboardEvent): void {
@@ -160,32 +160,32 @@ class Flame {
   private draw(): void {
     const width = this.chart.clientWidth || 800;
     const placed = this.tree.layout(this.root, this.measure, LEAST_PIXELS / width);
-    const rows = placed.reduce((most, one) => Math.max(most, one.row + 1), 1);
+    const rows = placed.reduce((most, frame) => Math.max(most, frame.row + 1), 1);
     this.drawing.setAttribute("viewBox", `0 0 ${width} ${rows * ROW}`);
     this.drawing.setAttribute("height", String(rows * ROW));
-    this.drawing.replaceChildren(...placed.map((one) => this.box(one, width)));
+    this.drawing.replaceChildren(...placed.map((frame) => this.box(frame, width)));
   }
 
-  private box(one: Placed, width: number): SVGElement {
-    const name = this.tree.name(one.node);
-    const x = one.left * width;
-    const wide = one.width * width;
-    const box = svg("rect", { x, y: one.row * ROW, width: Math.max(wide, 1), height: ROW - 1, rx: 2 });
-    const change = this.tree.change(one.node);
+  private box(frame: Placed, width: number): SVGElement {
+    const name = this.tree.name(frame.node);
+    const x = frame.left * width;
+    const wide = frame.width * width;
+    const box = svg("rect", { x, y: frame.row * ROW, width: Math.max(wide, 1), height: ROW - 1, rx: 2 });
+    const change = this.tree.change(frame.node);
     box.style.setProperty("fill", change === null ? `var(--host-${colorOf(name)})` : changeColor(change));
     const kinds = {
-      above: one.above,
-      current: one.node === this.current,
-      library: this.tree.columns.library?.[one.node] ?? false,
-      found: this.found?.has(one.node) ?? false,
-      other: this.found !== null && !this.found.has(one.node),
+      above: frame.above,
+      current: frame.node === this.current,
+      library: this.tree.columns.library?.[frame.node] ?? false,
+      found: this.matches?.has(frame.node) ?? false,
+      other: this.matches !== null && !this.matches.has(frame.node),
     };
     const kind = Object.entries(kinds).filter(([, is]) => is).map(([word]) => word).join(" ");
-    const group = svg("g", { "data-node": one.node, class: kind }, box);
+    const group = svg("g", { "data-node": frame.node, class: kind }, box);
     const letters = Math.floor((wide - 2 * PAD) / LETTER);
     if (letters >= 3) {
       const text = name.length > letters ? `${name.slice(0, letters - 1)}…` : name;
-      group.append(svg("text", { x: x + PAD, y: one.row * ROW + 15 }, text));
+      group.append(svg("text", { x: x + PAD, y: frame.row * ROW + 15 }, text));
     }
     return group;
   }

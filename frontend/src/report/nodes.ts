@@ -49,12 +49,12 @@ export class Tree {
   }
 
   children(node: number, measure: Measure): number[] {
-    const found = [...(this.inside[node + 1] ?? [])];
-    return found.sort((a, b) => this.value(b, measure) - this.value(a, measure));
+    const children = [...(this.inside[node + 1] ?? [])];
+    return children.sort((a, b) => this.value(b, measure) - this.value(a, measure));
   }
 
   value(node: number, measure: Measure): number {
-    if (node === WHOLE) return (this.inside[0] ?? []).reduce((sum, one) => sum + this.value(one, measure), 0);
+    if (node === WHOLE) return (this.inside[0] ?? []).reduce((sum, child) => sum + this.value(child, measure), 0);
     return (measure === "gpu" ? this.columns.gpu?.[node] : this.columns.host[node]) ?? 0;
   }
 
@@ -73,20 +73,20 @@ export class Tree {
   }
 
   /** The nodes whose names hold a text, and the sum of the outermost of them. */
-  search(text: string, measure: Measure): { readonly found: ReadonlySet<number>; readonly sum: number } {
+  search(text: string, measure: Measure): { readonly matches: ReadonlySet<number>; readonly sum: number } {
     const wanted = text.toLowerCase();
-    const found = new Set<number>();
+    const matches = new Set<number>();
     const covered = new Set<number>();
     let sum = 0;
     for (let node = 0; node < this.size; node += 1) {
       const inside = covered.has(this.parent(node));
       if (inside) covered.add(node);
       if (!this.name(node).toLowerCase().includes(wanted)) continue;
-      found.add(node);
+      matches.add(node);
       if (!inside) sum += this.value(node, measure);
       covered.add(node);
     }
-    return { found, sum };
+    return { matches, sum };
   }
 
   /** A node and what is inside it as indented lines, the largest first. */
@@ -103,9 +103,9 @@ export class Tree {
 
   /** From the outermost to the node itself. */
   path(node: number): number[] {
-    const found: number[] = [];
-    for (let at = node; at !== WHOLE; at = this.parent(at)) found.unshift(at);
-    return found;
+    const path: number[] = [];
+    for (let at = node; at !== WHOLE; at = this.parent(at)) path.unshift(at);
+    return path;
   }
 
   /** Lay out the children of a node, and its parents above it; nothing narrower than `least`. */

@@ -84,9 +84,9 @@ class Picture {
 
   private showAt(drawing: SVGSVGElement, x: number): void {
     const { xs, series, labels } = this.data;
-    const rows = series.flatMap((one) => {
-      const value = one.values[at(xs[one.x] ?? [], x, one.steps)] ?? "";
-      return value === one.zero ? [] : [row(one.name, value, one.slot, one.kind)];
+    const rows = series.flatMap((line) => {
+      const value = line.values[at(xs[line.x] ?? [], x, line.steps)] ?? "";
+      return value === line.zero ? [] : [row(line.name, value, line.slot, line.kind)];
     });
     this.current = at(xs[0] ?? [], x, series[0]?.steps ?? false);
     this.fill(labels[this.current] ?? "", rows);

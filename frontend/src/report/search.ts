@@ -50,16 +50,16 @@ function read(row: HTMLTableRowElement): Row {
 /** Every word must be in the name. */
 function show(rows: readonly Row[], sought: string, categories: ReadonlySet<string>): Row[] {
   const words = sought.toLowerCase().split(/\s+/).filter(Boolean);
-  return rows.filter((one) => {
-    const wanted = !categories.size || categories.has(one.category);
-    const found = wanted && words.every((word) => one.text.includes(word));
-    one.row.hidden = !found;
-    return found;
+  return rows.filter((entry) => {
+    const wanted = !categories.size || categories.has(entry.category);
+    const matches = wanted && words.every((word) => entry.text.includes(word));
+    entry.row.hidden = !matches;
+    return matches;
   });
 }
 
 function summary(shown: readonly Row[], every: number): string {
-  const share = shown.reduce((sum, one) => sum + one.share, 0);
+  const share = shown.reduce((sum, entry) => sum + entry.share, 0);
   return `${formatCount(shown.length)} of ${formatCount(every)} shown, ${formatShare(share)} of kernel time`;
 }
 

@@ -24,7 +24,7 @@ function sort(table: HTMLTableElement, heads: readonly HTMLTableCellElement[], c
   const first: Order = head.classList.contains("n") ? "descending" : "ascending";
   const other: Order = first === "ascending" ? "descending" : "ascending";
   const order = head.getAttribute("aria-sort") === first ? other : first;
-  for (const one of heads) one.removeAttribute("aria-sort");
+  for (const head of heads) head.removeAttribute("aria-sort");
   head.setAttribute("aria-sort", order);
   const sign = order === "ascending" ? 1 : -1;
   const keyed = [...body.rows].map((row) => ({ row, key: keyOf(row.cells[column]) }));

@@ -59,9 +59,9 @@ export function prose(text: string): DocumentFragment {
 
 /** The element that the page has under this id; its absence is a mistake in the page. */
 export function byId<T extends HTMLElement = HTMLElement>(id: string): T {
-  const found = document.getElementById(id);
-  if (!found) throw new Error(`The page has no #${id}`);
-  return found as T;
+  const element = document.getElementById(id);
+  if (!element) throw new Error(`The page has no #${id}`);
+  return element as T;
 }
 
 /** Copy text; returns whether that worked, as a page opened from disk may not be allowed to. */

@@ -26,8 +26,8 @@ export class Client {
     return this.json(`captures/${id}`, {}, signal);
   }
 
-  async window(id: number, asked: WindowRequest, signal?: AbortSignal): Promise<TimelineWindow> {
-    const query = { ...stretch(asked), bins: asked.bins, tracks: asked.tracks.join(",") };
+  async window(id: number, request: WindowRequest, signal?: AbortSignal): Promise<TimelineWindow> {
+    const query = { ...stretch(request), bins: request.bins, tracks: request.tracks.join(",") };
     const answer = await this.get(`captures/${id}/window`, query, signal);
     return decodeWindow(await answer.arrayBuffer());
   }

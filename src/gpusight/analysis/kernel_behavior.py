@@ -67,9 +67,9 @@ def _behaviors(trace: Trace) -> pl.DataFrame:
     own = [code for code in used if classify(texts[code]).category in UNNAMED]
     if not own:
         return pl.DataFrame(schema=_SCHEMA)
-    found = dict.fromkeys(_reductions(trace, kernels, own) if reads.height else (), "reduction")
-    found |= dict.fromkeys(_on_tensor_cores(trace, kernels, own), "matmul")
-    rows = [(texts[code], category) for code, category in sorted(found.items())]
+    kinds = dict.fromkeys(_reductions(trace, kernels, own) if reads.height else (), "reduction")
+    kinds |= dict.fromkeys(_on_tensor_cores(trace, kernels, own), "matmul")
+    rows = [(texts[code], category) for code, category in sorted(kinds.items())]
     return pl.DataFrame(rows, schema=_SCHEMA, orient="row")
 
 
@@ -120,7 +120,7 @@ def _on_tensor_cores(trace: Trace, kernels: pl.DataFrame, own: list[int]) -> lis
     samples = trace.table("gpu_metrics", ["time_ns", "device", "metric", "value"]).filter(
         pl.col("metric").cast(pl.String).str.contains(_TENSOR_METRIC)
     )
-    found = []
+    busy_codes = []
     for (device,), rows in samples.group_by("device"):
         there = kernels.filter(pl.col("device") == device).sort("start_ns")
         if there.is_empty():
@@ -140,5 +140,5 @@ def _on_tensor_cores(trace: Trace, kernels: pl.DataFrame, own: list[int]) -> lis
             pl.col("len") >= _MIN_SAMPLES,
             pl.col("value") >= _MIN_TENSOR_PERCENT,
         )
-        found += busy["code"].to_list()
-    return found
+        busy_codes += busy["code"].to_list()
+    return busy_codes

@@ -31,12 +31,14 @@ from gpusight.cli.output import (
     flush_out,
     give_streams,
     present_absent,
+    show_differences,
     write_error,
     write_out,
     write_to,
 )
 from gpusight.errors import (
     DEBUG_VARIABLE,
+    CaptureMismatchError,
     GpusightError,
     NotApplicableError,
     UsageError,
@@ -213,6 +215,9 @@ def _run_command(args: argparse.Namespace) -> int:
         code: int = args.run(args)
     except NotApplicableError as error:
         return present_absent(error, args)
+    except CaptureMismatchError as error:
+        show_differences(error)
+        raise
     return code
 
 

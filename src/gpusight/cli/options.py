@@ -21,7 +21,7 @@ CAPTURE_HELP = (
     "ncu .ncu-rep or its CSV output; torch.profiler .json[.gz], key_averages text or "
     "memory snapshot; JAX .xplane.pb or .trace.json.gz"
 )
-_MOST_PORT = 65_535
+_MAX_PORT = 65_535
 _MAX_WHOLE_NUMBER = 2**53
 """Up to here every whole number is also a float, so that none changes on the way."""
 _MAX_REAL_NUMBER = 1e12
@@ -290,8 +290,8 @@ def count(text: str) -> int:
 def port(text: str) -> int:
     """Read the number of a port; 0 is any that is free."""
     value = number(text)
-    if value > _MOST_PORT:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 1 to {_MOST_PORT}")
+    if value > _MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 1 to {_MAX_PORT}")
     return value
 
 

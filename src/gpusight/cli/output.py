@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpusight import output_files
-from gpusight.errors import GpusightError, UsageError
+from gpusight.errors import CaptureMismatchError, GpusightError, UsageError
 from gpusight.render.cell_text import safe_lines, safe_text
 from gpusight.render.table_layout import sentence
 from gpusight.results import NotApplicable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from gpusight.errors import NotApplicableError
-    from gpusight.render.result_view import Result
+    from gpusight.render.result_view import Result, View
     from gpusight.render.table_layout import TableOptions
 
 _SUFFIX_FORMATS = {
@@ -52,6 +52,8 @@ _LISTED_SUFFIXES = (
 _PAGE_SUFFIXES = frozenset({"html", "htm", "xhtml"})
 _PICTURE_TEXTS = frozenset({"svg", "html", "folded", "speedscope", "sarif", "lsp"})
 EXIT_NOT_APPLICABLE = 2
+_MOST_DIFFERENCES = 32
+"""Rows of what an error shows."""
 
 
 def present(
@@ -107,8 +109,24 @@ def error_json(error: GpusightError, command: str) -> str:
 
     what = f"{error.what}: {error.why}" if error.why else error.what
     reason = {"reason": what, "hint": error.hint or None, "exit_code": error.exit_code}
-    document = {"meta": {"command": command, "error": reason}, "rows": []}
+    rows = _differences(error).rows() if isinstance(error, CaptureMismatchError) else []
+    document = {"meta": {"command": command, "error": reason}, "rows": rows}
     return encode_json(document | _no_verdict(command, error.exit_code))
+
+
+def show_differences(error: CaptureMismatchError) -> None:
+    """Show how captures differ that ought to be of one run, above the line of the error."""
+    from gpusight.render.table_layout import TableOptions
+    from gpusight.render.terminal_text import screen_width
+
+    text = _differences(error).to_text(TableOptions(screen_width(), _MOST_DIFFERENCES))
+    write_to(sys.stderr, text.rstrip("\n") + "\n\n")
+
+
+def _differences(error: CaptureMismatchError) -> View:
+    from gpusight.render.result_view import View
+
+    return View(error.table)
 
 
 def _no_verdict(command: str, exit_code: int) -> dict[str, Any]:

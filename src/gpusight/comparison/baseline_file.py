@@ -17,13 +17,13 @@ from gpusight._version import __version__
 from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.capture_completeness import KERNELS
 from gpusight.comparison.comparability import mixed_times
-from gpusight.comparison.digest import FORMAT, MOST_BLOCKS, Digest
+from gpusight.comparison.digest import FORMAT, MAX_BLOCKS, Digest
 from gpusight.comparison.digest_rows import (
-    LONGEST,
-    MOST_COPIES,
-    MOST_KERNELS,
-    MOST_LAUNCHES,
-    MOST_NAMES,
+    MAX_COPIES,
+    MAX_KERNELS,
+    MAX_LAUNCHES,
+    MAX_NAME_CHARS,
+    MAX_NAMES,
 )
 from gpusight.comparison.named_metrics import JOB_LIST, LIST, fixes, quantity
 from gpusight.errors import BaselineError, UsageError
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from gpusight.comparison.digest import Series
 
 
-MOST_DIGESTS = 1_000
-MOST_BYTES = 64 << 20
-MOST_VALUES = 4_000_000
+MAX_DIGESTS = 1_000
+MAX_BYTES = 64 << 20
+MAX_VALUES = 4_000_000
 """Values in a file, by its commas: each takes far more memory than the two bytes it may have."""
 
 
@@ -49,15 +49,15 @@ MOST_VALUES = 4_000_000
 _MAX_NUMBER = 1e18
 """Nanoseconds or bytes: sums of it stay far from where numbers end."""
 _MAX_ROUNDING = 1e-6
-_MOST_ROWS = {
+_MAX_ROWS = {
     "gpus": 10_000,
     "ledger": 1_000,
     "phases": 1_000,
-    "kernels": MOST_KERNELS + 1,
-    "order": MOST_LAUNCHES,
-    "ranges": MOST_NAMES + 1,
-    "api": MOST_NAMES + 1,
-    "copies": MOST_COPIES + 1,
+    "kernels": MAX_KERNELS + 1,
+    "order": MAX_LAUNCHES,
+    "ranges": MAX_NAMES + 1,
+    "api": MAX_NAMES + 1,
+    "copies": MAX_COPIES + 1,
     "memory_peak": 10_000,
     "findings": 1_000,
     "missing": 1_000,
@@ -78,12 +78,12 @@ def fault(digest: Digest) -> str:
 
 def _check_values(digest: Digest) -> str:
     """Check the number of rows, and every number and every text, however deep."""
-    for key, most in _MOST_ROWS.items():
+    for key, most in _MAX_ROWS.items():
         if len(getattr(digest, key)) > most:
             return f"it has too many rows of {key}"
     for key, field in digest.document().items():
         for value in _flat(field):
-            if isinstance(value, str) and len(value) > LONGEST:
+            if isinstance(value, str) and len(value) > MAX_NAME_CHARS:
                 return f"a text of {key} is too long"
             if isinstance(value, (int, float)) and not 0 <= value <= _MAX_NUMBER:
                 return f"a number of {key} is negative or too large"
@@ -104,8 +104,8 @@ def _flat(value: Any) -> Iterator[Any]:
 
 def _check_steps(digest: Digest) -> str:
     """Check that steps, blocks, series and sums agree."""
-    if not 0 < len(digest.blocks) <= MOST_BLOCKS or min(digest.blocks) < 1:
-        return f"steps are in 1 to {MOST_BLOCKS} blocks of at least one"
+    if not 0 < len(digest.blocks) <= MAX_BLOCKS or min(digest.blocks) < 1:
+        return f"steps are in 1 to {MAX_BLOCKS} blocks of at least one"
     if sum(digest.blocks) != max(1, digest.steps):
         return f"its blocks have {sum(digest.blocks):,} steps instead of {digest.steps:,}"
     if not digest.min_ns <= digest.median_ns <= digest.max_ns:
@@ -196,11 +196,11 @@ def load_baseline(path: Path) -> tuple[Digest, ...]:
     """Read a baseline; raise `BaselineError` where it is none that can be used."""
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise BaselineError(f"cannot read {path}", why=why, hint="check the path") from error
-    if len(data) > MOST_BYTES or data.count(b",") > MOST_VALUES:
+    if len(data) > MAX_BYTES or data.count(b",") > MAX_VALUES:
         raise _unusable(path, "it is too large for a baseline")
     if not is_baseline(path):
         hint = "create one: gpusight baseline save CAPTURE… -o baseline.json"
@@ -213,8 +213,8 @@ def load_baseline(path: Path) -> tuple[Digest, ...]:
         hint = f"use a newer gpusight, or {again}" if file_format > FORMAT else again
         raise BaselineError(f"{path} is a baseline of another version", why=why, hint=hint)
     digests = _decoded(path, data, _Baseline).digests
-    if not digests or len(digests) > MOST_DIGESTS:
-        why = f"it has {len(digests):,} captures; allowed are 1 to {MOST_DIGESTS:,}"
+    if not digests or len(digests) > MAX_DIGESTS:
+        why = f"it has {len(digests):,} captures; allowed are 1 to {MAX_DIGESTS:,}"
         raise _unusable(path, why)
     for digest in digests:
         if why := fault(digest):
@@ -246,9 +246,9 @@ _NUMBERS_PER_LINE = 40
 def save_baseline(digests: Sequence[Digest], path: Path) -> int:
     """Write a baseline, replacing nothing but a baseline; return its size in bytes."""
     check_baseline_output(path)
-    if not 0 < len(digests) <= MOST_DIGESTS:
+    if not 0 < len(digests) <= MAX_DIGESTS:
         what = f"cannot save a baseline of {len(digests):,} captures"
-        raise UsageError(what, hint=f"give 1 to {MOST_DIGESTS:,}")
+        raise UsageError(what, hint=f"give 1 to {MAX_DIGESTS:,}")
     for digest in digests:
         if KERNELS in digest.lost:
             raise UsageError(
@@ -263,7 +263,7 @@ def save_baseline(digests: Sequence[Digest], path: Path) -> int:
             hint="record all with gpusight record, or add --pace off for times under the profiler",
         )
     data = _document(digests).encode()
-    if len(data) > MOST_BYTES or data.count(b",") > MOST_VALUES:
+    if len(data) > MAX_BYTES or data.count(b",") > MAX_VALUES:
         raise UsageError("the baseline would be too large", hint="save fewer captures")
     return write_file(path, data)
 

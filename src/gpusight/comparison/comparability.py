@@ -271,7 +271,7 @@ def _differing(
 
 # Notes --------------------------------------------------------------------------------------------
 
-_FEW_STEPS = 5
+_MIN_STEPS = 5
 ONE_CAPTURE = "one capture"
 """How notes begin that say what a single capture does not show."""
 _MIN_MATCHED = 0.5
@@ -322,7 +322,7 @@ def _how_many(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str
     steps = [sum(digest.steps for digest in side) for side in sides.values()]
     if not all(digest.steps for digest in (*before, *after)):
         yield ("no steps found: whole windows are compared, which is valid only for the same work")
-    few = f" of few steps ({steps[0]} before, {steps[1]} after)" * (0 < min(steps) < _FEW_STEPS)
+    few = f" of few steps ({steps[0]} before, {steps[1]} after)" * (0 < min(steps) < _MIN_STEPS)
     if len(single) == 2:
         known = "run-to-run variation is not measured"
         if min(steps) <= 1:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FORMAT = 3
 """Raise it when a meaning changes; files of another format are refused."""
-MOST_BLOCKS = 50
+MAX_BLOCKS = 50
 """Blocks that the steps of a capture are joined to."""
 
 _QUARTILES_APART = 1.349
@@ -229,7 +229,7 @@ class StepBlocks:
     @property
     def sizes(self) -> Ints:
         """Steps in each block: they differ by one at most."""
-        count, blocks = len(self.steps), min(len(self.steps), MOST_BLOCKS)
+        count, blocks = len(self.steps), min(len(self.steps), MAX_BLOCKS)
         return np.bincount(np.arange(count) * blocks // count, minlength=blocks)
 
     @property

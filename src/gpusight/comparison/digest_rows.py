@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from gpusight.trace.trace import Trace
 
 
-LONGEST = 2_000
+MAX_NAME_CHARS = 2_000
 """Letters of a name that are kept; the names of templates can be longer."""
 NO_NAME = "(no name)"
 """Stands for an empty name: rows without a name are the rest."""
@@ -61,16 +61,16 @@ _BEFORE_NO_LETTER = r"\d+($|[^A-Za-z0-9])"
 
 
 def plain(text: str) -> str:
-    """Remove the folders of paths from a text, and cut it to `LONGEST`."""
+    """Remove the folders of paths from a text, and cut it to `MAX_NAME_CHARS`."""
     return cut(_FOLDERS.sub("", text) if "/" in text or "\\" in text else text)
 
 
 def cut(text: str) -> str:
-    """Cut a text to `LONGEST`, ending in a hash: texts that differ stay different."""
-    if len(text) <= LONGEST:
+    """Cut a text to `MAX_NAME_CHARS`, ending in a hash: texts that differ stay different."""
+    if len(text) <= MAX_NAME_CHARS:
         return text
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{text[: LONGEST - 9]}…{digest}"
+    return f"{text[: MAX_NAME_CHARS - 9]}…{digest}"
 
 
 def plain_texts(texts: Iterable[str]) -> tuple[str, ...]:
@@ -93,8 +93,8 @@ def family(names: pl.Series) -> pl.Series:
     )
 
 
-MOST_KERNELS = 400
-MOST_LAUNCHES = 20_000
+MAX_KERNELS = 400
+MAX_LAUNCHES = 20_000
 """Launches of a step whose order is kept."""
 _KERNELS = GPU_WORK.index("kernels")
 _NO_RANGE = 0
@@ -120,7 +120,7 @@ def kernel_rows(trace: Trace, blocks: StepBlocks, work: pl.DataFrame) -> Digeste
     family_of, families = _families(trace, kernels["row"])
     texts = names_of(names)
     name_of = names.to_physical().cast(pl.Int64).gather(kernels["row"]).to_numpy()
-    groups = ranked(family_of * len(texts) + name_of, ns, MOST_KERNELS)
+    groups = ranked(family_of * len(texts) + name_of, ns, MAX_KERNELS)
     sums = blocks.sums(kernels, groups.code, "ns", groups.count)
     kernel_ns = rounded(sums.sum(axis=0))
     times = rounded_parts(sums, kernel_ns)
@@ -147,7 +147,7 @@ def kernel_rows(trace: Trace, blocks: StepBlocks, work: pl.DataFrame) -> Digeste
         for ns, calls in series[len(named) :]
     ]
     launches = groups.code[(step == blocks.median_step) & ~kernels["after"].to_numpy()]
-    order = () if len(launches) > MOST_LAUNCHES else tuple(launches.tolist())
+    order = () if len(launches) > MAX_LAUNCHES else tuple(launches.tolist())
     return DigestedKernels(tuple(rows), order, kernel_ns)
 
 
@@ -162,12 +162,12 @@ def _families(trace: Trace, rows: pl.Series) -> tuple[Ints, list[str | None]]:
     return code.to_numpy(), [None, *families]
 
 
-MOST_NAMES = 200
+MAX_NAMES = 200
 """Names of ranges, and of calls, that stand alone."""
 _WHEN = ["start_ns", "end_ns", "name", "process"]
 _WRAPS = 0.9
 """Share of a step from which on a range in it is the step itself."""
-_MOSTLY = 0.9
+_MIN_STEP_SHARE = 0.9
 
 
 def range_rows(
@@ -246,7 +246,7 @@ def _summed(events: pl.DataFrame, texts: pl.Series, blocks: StepBlocks) -> tuple
     names_sorted = texts.unique().sort()
     of_name = names_sorted.search_sorted(texts).cast(pl.Int64)
     code = of_name.gather(events["name"].to_physical()).to_numpy()
-    groups = ranked(code, events["ns"].to_numpy(), MOST_NAMES)
+    groups = ranked(code, events["ns"].to_numpy(), MAX_NAMES)
     host = blocks.sums(events, groups.code, "ns", groups.count)
     calls = blocks.sums(events, groups.code, None, groups.count)
     gpu = None
@@ -257,7 +257,7 @@ def _summed(events: pl.DataFrame, texts: pl.Series, blocks: StepBlocks) -> tuple
         outer_ns, total_ns = (
             np.bincount(groups.code, events[c].to_numpy(), groups.count) for c in ("outer_ns", "ns")
         )
-        outer = (outer_ns >= _MOSTLY * total_ns) & (outer_ns > 0)
+        outer = (outer_ns >= _MIN_STEP_SHARE * total_ns) & (outer_ns > 0)
     names = [plain(name) or NO_NAME for name in names_sorted.gather(groups.groups)] + [""]
     return tuple(
         CallDigest(
@@ -271,7 +271,7 @@ def _summed(events: pl.DataFrame, texts: pl.Series, blocks: StepBlocks) -> tuple
     )
 
 
-MOST_COPIES = 100
+MAX_COPIES = 100
 _NO_TEXT = pl.lit(None, pl.String)
 _KINDS = {
     "copies": (pl.col("kind"), pl.col("src_kind"), pl.col("dst_kind")),
@@ -289,7 +289,7 @@ def copy_rows(trace: Trace, blocks: StepBlocks, work: pl.DataFrame) -> tuple[Cop
     kinds = rows.select(_KEYS).unique().sort(_KEYS).with_row_index("code")
     rows = rows.join(kinds, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
     code = rows["code"].cast(pl.Int64).to_numpy()
-    groups = ranked(code, rows["ns"].to_numpy(), MOST_COPIES)
+    groups = ranked(code, rows["ns"].to_numpy(), MAX_COPIES)
     times, sizes, calls = (
         blocks.sums(rows, groups.code, column, groups.count) for column in ("ns", "bytes", None)
     )

@@ -141,22 +141,22 @@ _NO_PHASE = frozenset({"other", "unknown"})
 def _gpu_work(comparison: Comparison) -> Iterator[str]:
     """Explain the change of time between steps and of GPU work, whatever the step time did."""
     between = comparison.metric("between_steps").change
-    if comparison.has_steps and between.claimed and matters(comparison, between):
+    if comparison.has_steps and between.significant and matters(comparison, between):
         yield f"Time between steps {is_how(between)}: {_numbers(between)} of each step."
     busy, kernels = comparison.metric("busy").change, comparison.metric("kernel_time").change
     overlap = overlap_phrase(comparison)
-    if kernels.claimed and (overlap or not comparison.headline.change.claimed):
+    if kernels.significant and (overlap or not comparison.headline.change.significant):
         text = f"Kernel time {is_how(kernels)}: {_numbers(kernels)}{per_step(comparison)}"
         yield f"{text}, only because {overlap}." if overlap else f"{text}."
     named = _step_entries(comparison, busy.delta, idle=False)
-    if busy.claimed and matters(comparison, busy):
+    if busy.significant and matters(comparison, busy):
         least_ns = comparison.least * (comparison.step.before or 0.0)
         phases = [
             (name, change)
             for name, change in comparison.phases
             if name not in _NO_PHASE
             and not overlap  # phases sum durations too
-            and change.claimed
+            and change.significant
             and abs(change.delta or 0.0) >= least_ns
         ]
         phases.sort(key=lambda row: -abs(row[1].delta or 0.0))
@@ -164,7 +164,7 @@ def _gpu_work(comparison: Comparison) -> Iterator[str]:
         text += f": {named}" if named else ""
         text += f"; by phase {sentences(phases)}" if phases else ""
         yield f"{text}."
-    elif named and not busy.claimed:
+    elif named and not busy.significant:
         yield f"{_unclaimed('GPU busy time', busy)}, but in its parts: {named}."
 
 
@@ -185,13 +185,13 @@ def _idle_time(comparison: Comparison) -> Iterator[str]:
     """Explain the change of GPU idle time, and its effect on the step."""
     busy, idle = comparison.metric("busy").change, comparison.metric("idle").change
     busy_ns, idle_ns = busy.delta or 0.0, idle.delta or 0.0
-    opposite = busy.claimed and busy_ns * idle_ns < 0
-    named = _step_entries(comparison, idle_ns if idle.claimed else None, idle=True)
+    opposite = busy.significant and busy_ns * idle_ns < 0
+    named = _step_entries(comparison, idle_ns if idle.significant else None, idle=True)
     limit = bottleneck_sentence(comparison)
-    if not idle.claimed:
+    if not idle.significant:
         if named:
             yield f"{_unclaimed('GPU idle time', idle)}, but in its parts: {named}."
-        elif busy.claimed and not whole(comparison)[1].claimed:
+        elif busy.significant and not whole(comparison)[1].significant:
             yield f"{_unclaimed('GPU idle time', idle)}; {limit}"
     elif opposite and _TAKES_BACK * abs(busy_ns) <= abs(idle_ns) <= abs(busy_ns):
         yield _opposite_changes(comparison, busy_ns, idle)
@@ -211,7 +211,7 @@ def _opposite_changes(comparison: Comparison, busy_ns: float, idle: MeasuredChan
     moved = [
         f"{row.entry} ({signed(row.change.delta)})"
         for row in comparison.ledger
-        if row.change.claimed
+        if row.change.significant
         and not row.entry.startswith(f"{IDLE}/")
         and ((row.change.delta or 0.0) < 0) == fell
         and abs(row.change.delta or 0.0) > far_ns
@@ -262,7 +262,7 @@ def _host_ranges(comparison: Comparison) -> Iterator[str]:
     moved_ns = sum(row.host_ns.delta or 0.0 for row in ranges)
     if comparison.after.limit == GPU and abs(moved_ns) > FAR_MORE * abs(total.delta or 0.0):
         how = f"did not change as much ({difference(total)})"
-        if total.claimed and (total.delta or 0.0) * moved_ns > 0:
+        if total.significant and (total.delta or 0.0) * moved_ns > 0:
             how = f"changed by only {signed(total.delta)}"
         text += f"; {name} {how}, because {bottleneck_phrase(comparison)}"
     yield f"{text}."
@@ -272,10 +272,12 @@ def _changed_ranges(comparison: Comparison) -> list[CallChange]:
     """Return the outermost ranges with a significant change that matters, the largest first."""
     total = whole(comparison)[1]
     before = total.before or 0.0
-    part = WORTH_NAMING * (abs(total.delta or 0.0) if total.claimed else before)
+    part = WORTH_NAMING * (abs(total.delta or 0.0) if total.significant else before)
     least_ns = max(part, comparison.least * before)
-    claimed = [row for row in comparison.ranges if row.outer and row.name and row.host_ns.claimed]
-    return [row for row in claimed if abs(row.host_ns.delta or 0.0) >= least_ns]
+    significant = [
+        row for row in comparison.ranges if row.outer and row.name and row.host_ns.significant
+    ]
+    return [row for row in significant if abs(row.host_ns.delta or 0.0) >= least_ns]
 
 
 def _range_name(row: CallChange) -> str:
@@ -307,14 +309,14 @@ def _host_activity(comparison: Comparison) -> Iterator[str]:
     activities = [
         row
         for row in every
-        if row.calls.claimed
+        if row.calls.significant
         and (row.calls.verdict in came_or_went or abs(row.calls.delta or 0.0) >= _MIN_CALLS)
     ]
     activities.sort(key=lambda row: -abs(row.calls.delta or 0.0))
     for verdict, words in _HOW_OFTEN.items():
         named = [
             f"{row.name} {from_to(row.calls, Fmt.COUNT)}{per_step(comparison)}"
-            f"{f' ({signed(row.ns.delta)})' if row.ns.claimed else ''}"
+            f"{f' ({signed(row.ns.delta)})' if row.ns.significant else ''}"
             for row in activities[:_MAX_ACTIVITIES_NAMED]
             if row.calls.verdict is verdict
         ]
@@ -358,7 +360,7 @@ def _claimed(comparison: Comparison, group: str) -> float:
     delta_ns = sum(
         row.change.delta or 0.0
         for row in comparison.ledger
-        if f"{row.entry}/".startswith(f"{group}/") and row.change.claimed
+        if f"{row.entry}/".startswith(f"{group}/") and row.change.significant
     )
     return delta_ns if abs(delta_ns) >= comparison.least * (comparison.step.before or 0.0) else 0.0
 
@@ -394,7 +396,7 @@ def _counts_and_memory(comparison: Comparison) -> Iterator[str]:
     for key, name in _NAMES.items():
         metric = comparison.metric(key)
         change = metric.change
-        if change.claimed:
+        if change.significant:
             single = ", one sample per side" if change.basis is Basis.NONE else ""
             ratio = f" ({difference(change, metric.fmt)}{single})"
             per = per_step(comparison) if key == "launches" else ""

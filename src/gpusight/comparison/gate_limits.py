@@ -179,7 +179,7 @@ else:  # pragma: no cover - the same code under the name that it had before
 
 
 NAME = "gpusight.toml"
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +243,8 @@ def _gate_table(path: Path) -> dict[str, Any]:
         raise UsageError(f"cannot read {path}", why="it is not a regular file")
     try:
         with path.open("rb") as file:
-            text = file.read(_MOST_BYTES + 1)
-        if len(text) > _MOST_BYTES:
+            text = file.read(_MAX_BYTES + 1)
+        if len(text) > _MAX_BYTES:
             raise UsageError(f"{path} is not a settings file", why="it is larger than 1 MB")
         content = tomllib.loads(text.decode("utf-8-sig"))
     except OSError as error:

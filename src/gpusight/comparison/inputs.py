@@ -30,7 +30,7 @@ _Source = TypeVar("_Source", bound="Trace | Path")
 
 MAX_CAPTURES = 1_000
 """Captures per side; more means that a pattern matched too much."""
-_MOST_LISTED = 100_000
+_MAX_LISTED = 100_000
 _REPORTS = (".nsys-rep", ".qdrep")
 _EXPORT = ".sqlite"
 _OTHERS = (".ncu-rep", ".ncu-repz", ".pickle", ".nsight-cuprof-report")
@@ -86,7 +86,7 @@ def _captures_named(text: str) -> list[Path]:
     pattern = glob.has_magic(text)
     if pattern:
         matches = glob.iglob(str(path))  # noqa: PTH207 - that of pathlib refuses absolute ones
-        paths = sorted(map(Path, islice(matches, _MOST_LISTED)), key=_natural)
+        paths = sorted(map(Path, islice(matches, _MAX_LISTED)), key=_natural)
         others = (*_OTHERS, SIDECAR_SUFFIX)
         timelines = [path for path in paths if not path.name.lower().endswith(others)]
         if paths:
@@ -124,7 +124,7 @@ def _expanded(path: Path) -> list[Path]:
 def _in_folder(folder: Path) -> list[Path]:
     """List the captures of a folder, or the folder where it is a capture itself."""
     try:
-        files = [path for path in islice(folder.iterdir(), _MOST_LISTED) if path.is_file()]
+        files = [path for path in islice(folder.iterdir(), _MAX_LISTED) if path.is_file()]
     except OSError as error:
         why = error.strerror or str(error)
         raise CaptureError(f"{folder} cannot be read", why=why) from error

@@ -33,7 +33,7 @@ Sides: TypeAlias = "tuple[ComparedKernels, ComparedKernels]"
 
 REST = ""
 """Name of the row of all kernels that a digest does not name."""
-MOST_LAUNCHES = 20_000
+MAX_LAUNCHES = 20_000
 """A longer order is not looked at."""
 _OTHER_RANGES = 0.05
 """With more than this part of the time in ranges that the other side lacks, ranges were changed."""
@@ -100,7 +100,7 @@ class ComparedKernels:
                 row.positions.append((capture, position))
         self.order: list[Key] = []
         """Launches of a step, of the capture with the most steps; empty where no capture has it."""
-        if ordered := [digest for digest in digests if 0 < len(digest.order) <= MOST_LAUNCHES]:
+        if ordered := [digest for digest in digests if 0 < len(digest.order) <= MAX_LAUNCHES]:
             longest = max(ordered, key=lambda digest: digest.steps)
             keys = [key(kernel) for kernel in longest.kernels]
             self.order = [keys[at] for at in longest.order if keys[at][1] != REST]
@@ -301,7 +301,7 @@ def _kinds(
 
 Parts: TypeAlias = "tuple[Mapping[int, float], ...]"
 """For each capture: position in `Digest.kernels` -> part of its launches."""
-_FEW = 3
+_MAX_NAMED = 3
 """Kernels of a row that are named by the first of them; more are named by their category."""
 
 
@@ -419,7 +419,7 @@ def _label(side: ComparedKernels, shares: Shares) -> str:
         lambda key, row: {row.label if key[1] != REST else "(other kernels)": row.ns},
         (side, shares),
     )
-    if len(labels) > _FEW and len(categories) == 1:
+    if len(labels) > _MAX_NAMED and len(categories) == 1:
         return f"{categories[0]} ({len(labels)} kernels)"
     return f"{labels[0]} +{len(labels) - 1}" if len(labels) > 1 else "".join(labels)
 

@@ -85,7 +85,7 @@ FUSIBLE = frozenset(
     }
 )
 """Categories whose work compilers put into other kernels, and what they put it into."""
-_MOSTLY = 0.5
+_MAJORITY = 0.5
 """Part of the time that is most of it."""
 
 
@@ -169,7 +169,7 @@ class LaunchPairs:
             for number, (side, positions) in enumerate(zip(self._sides, stretch, strict=True))
         ]
         places = unpaired[0].keys() & unpaired[1].keys()
-        return {place for place in places if max(part[place] for part in unpaired) > _MOSTLY}
+        return {place for place in places if max(part[place] for part in unpaired) > _MAJORITY}
 
     def _pair_groups(self) -> None:
         """Join what is left of a range between two neighbors by the most expensive launches.
@@ -192,7 +192,7 @@ class LaunchPairs:
         """Whether a position is evidence: not if it is most of a step, unless it can be fused."""
         both = tuple(zip(self._sides, (left, right), self._step_ns, strict=True))
         if any(
-            sum(side[i].ns for i in positions) <= _MOSTLY * step_ns
+            sum(side[i].ns for i in positions) <= _MAJORITY * step_ns
             for side, positions, step_ns in both
         ):
             return True

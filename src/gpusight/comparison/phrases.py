@@ -213,7 +213,7 @@ WORTH_NAMING = 0.1
 """Share of a change from which on an entry of it is named."""
 FAR_MORE = 2.0
 """Multiple of the total change from which on the change of a part is far more."""
-_MOST_ENTRIES = 4
+_MAX_ENTRIES = 4
 
 
 def whole(comparison: Comparison) -> tuple[str, MeasuredChange]:
@@ -229,7 +229,7 @@ def per_step(comparison: Comparison) -> str:
 def matters(comparison: Comparison, change: MeasuredChange) -> bool:
     """Return whether a change is large enough for a sentence, relative to the total."""
     delta_ns, total = abs(change.delta or 0.0), whole(comparison)[1]
-    least_ns = WORTH_NAMING * abs(total.delta or 0.0) if total.claimed else 0.0
+    least_ns = WORTH_NAMING * abs(total.delta or 0.0) if total.significant else 0.0
     return delta_ns >= max(least_ns, comparison.least * (total.before or 0.0))
 
 
@@ -241,15 +241,15 @@ def entries(
         abs(total_delta_ns or 0.0) * WORTH_NAMING,
         comparison.least * (whole(comparison)[1].before or 0.0) / 2,
     )
-    claimed = ((row.entry, row.change) for row in rows if row.change.claimed)
+    significant = ((row.entry, row.change) for row in rows if row.change.significant)
     return sentences(
-        (name, change) for name, change in claimed if abs(change.delta or 0.0) >= least_ns
+        (name, change) for name, change in significant if abs(change.delta or 0.0) >= least_ns
     )
 
 
 def sentences(changes: Iterable[tuple[str, MeasuredChange]]) -> str:
     """List changes by name."""
-    return listed((f"{name} {signed(change.delta)}" for name, change in changes), _MOST_ENTRIES)
+    return listed((f"{name} {signed(change.delta)}" for name, change in changes), _MAX_ENTRIES)
 
 
 _MIN_RUNNING = 0.5
@@ -264,7 +264,7 @@ def overlap_phrase(comparison: Comparison) -> str:
     """
     kernels, busy = comparison.metric("kernel_time").change, comparison.metric("busy").change
     gpus = len(comparison.before.gpus)
-    if not kernels.claimed or not comparison.ledger or gpus != len(comparison.after.gpus):
+    if not kernels.significant or not comparison.ledger or gpus != len(comparison.after.gpus):
         return ""
     running = (COMPUTE, COMMUNICATION)
     running_ns = sum(

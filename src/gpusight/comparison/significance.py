@@ -70,7 +70,7 @@ class MeasuredChange:
         return self.delta / self.before if self.delta is not None and self.before else None
 
     @property
-    def claimed(self) -> bool:
+    def significant(self) -> bool:
         """Whether the change is significant."""
         return self.verdict not in (ChangeVerdict.SAME, ChangeVerdict.UNCLEAR)
 
@@ -88,14 +88,14 @@ class MeasuredChange:
         }
 
 
-_DEALS = 2000
+_MAX_PERMUTATIONS = 2000
 """Permutations of the labels that are tried: all where there are no more."""
 _SEED = 20240607
 _ROWS = 1000
 """Rows at a time, so that memory stays small."""
 
 
-def dealt_interval(
+def permutation_interval(
     values: Reals, weights: Reals, before: int, confidence: float
 ) -> tuple[Reals, Reals]:
     """Compute the ends of the interval of what was added, for each row of `values`.
@@ -103,13 +103,13 @@ def dealt_interval(
     The first `before` columns are the one side. Where even the most extreme
     permutation is not rare enough, the interval is the widest that permutations allow.
     """
-    deals, deal_count = _deals(before, values.shape[1] - before)
+    permutations, count = _permutations(before, values.shape[1] - before)
     added = np.arange(values.shape[1]) >= before
-    shares, true_shares = _shares(deals, weights), _shares(added[None, :], weights)
+    shares, true_shares = _shares(permutations, weights), _shares(added[None, :], weights)
     scale = 1 - shares @ added
     # A permutation is at least as extreme as the true one for any d beyond this.
     limits = ((true_shares - shares) / scale[:, None]).T
-    rank = max(1, math.floor(deal_count * (1 - confidence) / 2))
+    rank = max(1, math.floor(count * (1 - confidence) / 2))
     low, high = [], []
     for first in range(0, max(len(values), 1), _ROWS):
         # The smallest and the largest of each row, less those that are rare enough.
@@ -129,22 +129,22 @@ def _shares(later: Flags, weights: Reals) -> Reals:
 
 
 @lru_cache(maxsize=64)
-def _deals(before: int, after: int) -> tuple[Flags, int]:
+def _permutations(before: int, after: int) -> tuple[Flags, int]:
     """List the values of the later side in each permutation but the true one; count all."""
     if before > after:
-        mirrored, count = _deals(after, before)
+        mirrored, count = _permutations(after, before)
         return ~np.roll(mirrored, before, axis=1), count
     total = before + after
-    if math.comb(total, after) <= _DEALS:
+    if math.comb(total, after) <= _MAX_PERMUTATIONS:
         chosen = np.array(list(combinations(range(total), after)))
         later = np.zeros((len(chosen), total), np.bool_)
         np.put_along_axis(later, chosen, values=True, axis=1)
     else:  # at random, the same on every machine: raw bits of a generator never change
-        bits = np.random.PCG64(_SEED).random_raw(_DEALS * total).reshape(-1, total)
+        bits = np.random.PCG64(_SEED).random_raw(_MAX_PERMUTATIONS * total).reshape(-1, total)
         later = bits.argsort(axis=1, kind="stable") >= before
         if before == after:
             # Each permutation also with the sides exchanged, so that neither side is preferred.
-            half = later[: _DEALS // 2]
+            half = later[: _MAX_PERMUTATIONS // 2]
             later = np.concatenate([half, ~np.roll(half, before, axis=1)])
     others = later[(later != (np.arange(total) >= before)).any(axis=1)]
     return others, len(others) + 1
@@ -152,17 +152,19 @@ def _deals(before: int, after: int) -> tuple[Flags, int]:
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
 _HALVINGS = 52
-_MOST = 1e5
+_NORMAL_FREEDOM = 1e5
 """From here on it is the normal distribution, to six digits."""
-_WIDE = 12.0
+_MAX_DEVIATIONS = 12.0
 """Standard deviations that cover all of it, for many degrees of freedom."""
 
 
 def t_quantile(confidence: float, freedom: Reals) -> Reals:
     """Compute the t that |t| stays below with probability `confidence`; `freedom` is 1 or more."""
-    distinct, position = np.unique(np.ravel(np.clip(freedom, 1.0, _MOST)), return_inverse=True)
+    distinct, position = np.unique(
+        np.ravel(np.clip(freedom, 1.0, _NORMAL_FREEDOM)), return_inverse=True
+    )
     low = np.zeros_like(distinct)
-    high = np.minimum(np.pi / 2, _WIDE / np.sqrt(distinct))
+    high = np.minimum(np.pi / 2, _MAX_DEVIATIONS / np.sqrt(distinct))
     # The integral of the density from 0 to infinity.
     gammas = [math.lgamma(degrees / 2) - math.lgamma((degrees + 1) / 2) for degrees in distinct]
     target = confidence * np.array([math.sqrt(math.pi) / 2 * math.exp(gamma) for gamma in gammas])
@@ -184,9 +186,9 @@ MIN_REPEATS = 3
 """Captures per side to request where fewer do not show how much runs differ."""
 MAX_REPEATS = 100
 """Captures per side above which no estimate is given."""
-_ENOUGH = 8
+_MIN_BLOCKS = 8
 """Blocks from which on autocorrelation can be measured."""
-_MOST_ALIKE = 0.9
+_MAX_CORRELATION = 0.9
 """Few values can correlate by chance; without a bound every change would be hidden."""
 _EQUAL = 1e-12
 """Part of a value that is nothing but rounding."""
@@ -233,7 +235,7 @@ def compare_series(
         # Errors that samples do not show. Repeats differ by them too, so that only a shorter
         # interval grows; steps of one capture do not.
         error = np.hypot(_error_of_mean(before), _error_of_mean(after))
-        half = _half(error**2, int(_MOST), confidence)
+        half = _half(error**2, int(_NORMAL_FREEDOM), confidence)
         join = np.maximum if basis is Basis.REPEATS else np.hypot
         delta = new.means - old.means
         below, above = (np.abs(end * scale - delta) for end in (low, high))
@@ -276,7 +278,9 @@ def repeats_to_settle(
         return None
     sides = len(captures)
     count = sides / sum(1 / number for number in captures)
-    freedom = float(max(sum(captures) - sides, 1)) if change.basis is Basis.REPEATS else _MOST
+    freedom = (
+        float(max(sum(captures) - sides, 1)) if change.basis is Basis.REPEATS else _NORMAL_FREEDOM
+    )
     repeats = np.arange(MIN_REPEATS, MAX_REPEATS + 1, dtype=np.float64)
     quantiles = t_quantile(confidence, np.append(sides * (repeats - 1), freedom))
     halves = half * quantiles[:-1] / quantiles[-1] * np.sqrt(count / repeats)
@@ -291,8 +295,8 @@ class _Units:
     values: Reals
     """A row for each quantity, a column for each unit."""
     weights: Reals
-    alike: Reals
-    """Consecutive values per independent value, for each row; 1 or more."""
+    inflation: Reals
+    """What autocorrelation makes of the variance of a mean, for each row; 1 or more."""
     steps: _Units | None = None
     """What a single capture is the mean of."""
 
@@ -312,8 +316,8 @@ class _Units:
     @property
     def variance(self) -> Reals:
         """Variance of a unit of weight 1, for each row; 0 where there is one unit only."""
-        apart = (self.values - self.means[:, None]) ** 2
-        variance: Reals = apart @ self.weights / self.freedom * self.alike
+        deviations = (self.values - self.means[:, None]) ** 2
+        variance: Reals = deviations @ self.weights / self.freedom * self.inflation
         return variance
 
     @property
@@ -336,7 +340,7 @@ def _mean(values: Reals, weights: Reals) -> Reals:
 def _units(side: Sequence[SampledChange], basis: Basis) -> _Units:
     """Take captures as units, in an order that does not depend on the one given, or blocks."""
     values = side[0].values
-    steps = _Units(values, np.array(side[0].blocks, np.float64), _values_per_independent(values))
+    steps = _Units(values, np.array(side[0].blocks, np.float64), _variance_inflation(values))
     if basis is not Basis.REPEATS:
         return steps
     means = np.sort(np.stack([capture.means for capture in side], axis=1), axis=1)
@@ -344,23 +348,23 @@ def _units(side: Sequence[SampledChange], basis: Basis) -> _Units:
     return _Units(means, np.ones(len(side)), np.ones(len(means)), alone)
 
 
-def _values_per_independent(values: Reals) -> Reals:
-    """Estimate how many consecutive values equal one independent value, by AR(1).
+def _variance_inflation(values: Reals) -> Reals:
+    """Estimate by how much autocorrelation widens the variance of a mean, by AR(1).
 
     The autocorrelation r of n values is too small by about (1 + 4r) / n. Values
     that alternate would narrow an interval; that they go on to do so is not known.
     """
     count = values.shape[1]
-    if count < _ENOUGH:
+    if count < _MIN_BLOCKS:
         return np.ones(len(values))
     largest = np.abs(values).max(axis=1, keepdims=True)
-    apart = (values - values.mean(axis=1, keepdims=True)) / np.where(largest > 0, largest, 1.0)
-    total = (apart**2).sum(axis=1)
-    lagged = (apart[:, 1:] * apart[:, :-1]).sum(axis=1)
+    deviations = (values - values.mean(axis=1, keepdims=True)) / np.where(largest > 0, largest, 1.0)
+    total = (deviations**2).sum(axis=1)
+    lagged = (deviations[:, 1:] * deviations[:, :-1]).sum(axis=1)
     correlation = np.divide(lagged, total, out=np.zeros_like(total), where=total > 0)
-    likeness = np.clip((correlation * count + 1) / (count - 4), 0.0, _MOST_ALIKE)
-    alike: Reals = (1 + likeness) / (1 - likeness)
-    return alike
+    corrected = np.clip((correlation * count + 1) / (count - 4), 0.0, _MAX_CORRELATION)
+    inflation: Reals = (1 + corrected) / (1 - corrected)
+    return inflation
 
 
 def _error_of_mean(side: Sequence[SampledChange]) -> Reals:
@@ -375,10 +379,10 @@ def _interval(before: _Units, after: _Units, confidence: float) -> Ends:
     """Compute the wider of both intervals at either end, of no width where nothing varies."""
     values = np.concatenate([before.values, after.values], axis=1)
     weights = np.concatenate([before.weights, after.weights])
-    low, high = dealt_interval(values, weights, before.count, confidence)
+    low, high = permutation_interval(values, weights, before.count, confidence)
     delta = after.means - before.means
     # Autocorrelation makes the interval of permutations wider.
-    plain = before.spread / before.alike + after.spread / after.alike
+    plain = before.spread / before.inflation + after.spread / after.inflation
     total = before.spread + after.spread
     wider = np.sqrt(np.divide(total, plain, out=np.ones_like(plain), where=plain > 0))
     half = _half_width(before, after, confidence)

@@ -22,6 +22,8 @@ _COUNT, _BUFFER = ctypes.c_int64, ctypes.c_void_p
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "sqlite_leaves": (*[_COUNT] * 6, *[_BUFFER] * 2),
     "sqlite_rows": (*[_COUNT] * 4, *[_BUFFER] * 2, *[_COUNT] * 3, *[_BUFFER] * 5),
+    "chrome_events": (_BUFFER, *[_COUNT] * 3, _BUFFER, _COUNT, *[_BUFFER] * 5),
+    "join_parts": (_BUFFER, *[_COUNT] * 2, *[_BUFFER] * 2, _COUNT, _BUFFER),
 }
 """Arguments of every function; each returns a count, or a failure."""
 
@@ -172,3 +174,78 @@ def sqlite_rows(
         return None
     columns = [ArrowColumn(schemas[i], arrays[i]) for i in range(width)]
     return SqliteRows(columns, overflow.value)
+
+
+EVENT_COLUMNS = (
+    *("type", "name", "process", "process_text", "thread", "thread_text", "start", "duration"),
+    *("at", "end", "arguments_at", "arguments_length"),
+)
+"""What `chrome_events` writes of each event, a row of its columns for each."""
+_MOST_TEXTS = 1 << 15
+_MOST_TYPES = 256
+
+
+class ScannedText(NamedTuple):
+    """The events of a text."""
+
+    events: int
+    used: int
+    """How much of the text they take."""
+    closed: bool
+    """Their list ended."""
+    texts: list[bytes]
+    """The texts that columns refer to, as they are written."""
+    types: list[tuple[int, int]]
+    """Pairs of phase and category, as numbers of texts; -1 for none."""
+
+
+def chrome_events(text: bytes, columns: int, room: int, *, exact: bool) -> ScannedText | None:
+    """Decode the whole events at the start of a text; times as doubles unless they are exact.
+
+    `columns` is the address of an int64 array with a row of `room` places for each `EVENT_COLUMNS`.
+    """
+    function = _function("chrome_events")
+    if function is None:
+        return None
+    text_at, text_length = (ctypes.c_int64 * _MOST_TEXTS)(), (ctypes.c_int64 * _MOST_TEXTS)()
+    phases, categories = (ctypes.c_int64 * _MOST_TYPES)(), (ctypes.c_int64 * _MOST_TYPES)()
+    ends = (ctypes.c_int64 * 4)()
+    count = _count(
+        function(
+            text,
+            len(text),
+            exact,
+            room,
+            columns,
+            _MOST_TEXTS,
+            text_at,
+            text_length,
+            phases,
+            categories,
+            ends,
+        )
+    )
+    if count is None:
+        return None
+    used, texts, types, closed = ends
+    return ScannedText(
+        count,
+        used,
+        bool(closed),
+        [text[text_at[i] : text_at[i] + text_length[i]] for i in range(texts)],
+        [(phases[i], categories[i]) for i in range(types)],
+    )
+
+
+def join_parts(text: bytes, count: int, at: int, lengths: int) -> bytearray:
+    """Join parts of a text with commas; `at` and `lengths` are the addresses of int64 arrays."""
+    function = _function("join_parts")
+    assert function is not None
+    size = _count(function(text, len(text), count, at, lengths, 0, None))
+    assert size is not None
+    joined = bytearray(size)
+    if size:
+        target = (ctypes.c_char * size).from_buffer(joined)
+        written = _count(function(text, len(text), count, at, lengths, size, target))
+        assert written == size
+    return joined

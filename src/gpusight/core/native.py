@@ -211,14 +211,14 @@ def ledger_sums(
 def replay(
     calls: tuple[Ints, ...],
     ops: tuple[Ints, ...],
-    gone: NDArray[np.bool_],
+    is_removed: NDArray[np.bool_],
     start_ns: int,
     streams_of_devices: tuple[Ints, Ints],
 ) -> tuple[Ints, Ints, Ints, Ints] | None:
     """Simulate a program; returns starts and ends of calls, then those of GPU activities.
 
-    `calls` and `ops` are columns of `ReplayProgram` in the order of `core/replay.c`; `gone` is
-    that of activities. The devices and streams are pairs.
+    `calls` and `ops` are columns of `ReplayProgram` in the order of `core/replay.c`; `is_removed`
+    is that of activities. The devices and streams are pairs.
     """
     function = _function("replay")
     if function is None:
@@ -226,7 +226,7 @@ def replay(
     n, m, pairs = len(calls[0]), len(ops[0]), len(streams_of_devices[0])
     of_calls = [_ints(column, n) for column in calls]
     of_ops = [_ints(column, m) for column in ops]
-    removed = np.ascontiguousarray(gone, np.bool_)
+    removed = np.ascontiguousarray(is_removed, np.bool_)
     if removed.shape != (m,):
         raise ValueError(f"columns of {m} values are needed, one has {removed.shape}")
     threads, streams = (int(c.max(initial=-1)) + 1 for c in (calls[0], ops[2]))

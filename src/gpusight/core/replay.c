@@ -13,7 +13,7 @@ struct program {
     int64_t ops;
     const int64_t *order; /* in which activities are issued: by call */
     const int64_t *call, *stream, *stream_gap, *duration, *needs, *needs_gap;
-    const uint8_t *gone;
+    const uint8_t *removed;
     const int64_t *base, *latency;
     int64_t threads, streams, start;
     /* The streams of each GPU, GPU by GPU. */
@@ -52,7 +52,7 @@ static void issue(const struct program *p, int64_t op, int64_t host, int64_t own
                   int64_t *op_start, int64_t *op_end)
 {
     int64_t *free_at = &stream_end[p->stream[op]];
-    if (p->gone[op]) { /* it starts and ends where its stream is */
+    if (p->removed[op]) { /* it starts and ends where its stream is */
         op_start[op] = op_end[op] = *free_at = max_i64(*free_at, -(INT64_C(1) << 60));
         return;
     }
@@ -94,14 +94,14 @@ GPUSIGHT_API int gpusight_replay(int64_t calls, const int64_t *host_thread, cons
                                  const int64_t *after_op, const int64_t *after, int64_t ops, const int64_t *order,
                                  const int64_t *call, const int64_t *stream, const int64_t *stream_gap,
                                  const int64_t *duration, const int64_t *needs, const int64_t *needs_gap,
-                                 const uint8_t *gone, const int64_t *base, const int64_t *latency, int64_t threads,
+                                 const uint8_t *removed, const int64_t *base, const int64_t *latency, int64_t threads,
                                  int64_t streams, int64_t start, int64_t pairs, const int64_t *pair_device,
                                  const int64_t *pair_stream, int64_t *call_start, int64_t *call_end,
                                  int64_t *op_start, int64_t *op_end)
 {
     const struct program p = {calls,    host_thread, gap,   own,    wait,  target,  tail,    after_op, after,
                               ops,      order,       call,  stream, stream_gap, duration, needs, needs_gap,
-                              gone,     base,        latency, threads, streams, start, pairs, pair_device, pair_stream};
+                              removed,     base,        latency, threads, streams, start, pairs, pair_device, pair_stream};
     if (threads < 0 || streams < 0 || !is_valid(&p))
         return GPUSIGHT_BAD_INPUT;
     int64_t *late = allocate(threads, sizeof *late), *host = allocate(threads, sizeof *host);

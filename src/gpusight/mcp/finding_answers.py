@@ -120,7 +120,7 @@ def _kernel_plan(start: ToolAnswer, diagnosis: KernelReportDiagnosis, first: int
             "kernel": quoted(group.label),
             "launches": len(group.kernels),
             "percent_of_time": percent(group.duration_ns / whole_ns),
-            "limited_by": group.longest.held_by,
+            "limited_by": group.longest.limiter,
         }
         if finding:
             row |= {

@@ -37,7 +37,7 @@ INSTRUCTIONS = (
 PATH = "/mcp"
 _METHODS = ("GET", "POST", "DELETE")
 _TOKEN_BYTES = 18
-_LONGEST_PROBLEM = 200
+_MAX_PROBLEM_CHARS = 200
 
 
 def protocol_server(workspace: Workspace) -> ProtocolServer[Any]:
@@ -97,7 +97,7 @@ def _check(tool: AgentTool, given: dict[str, Any]) -> None:
     problem = next(iter(problems), None)
     if problem is not None:
         where = ".".join(map(str, problem.absolute_path))
-        text = problem.message[:_LONGEST_PROBLEM]
+        text = problem.message[:_MAX_PROBLEM_CHARS]
         raise UsageError(f"{tool.name}: {where}: {text}" if where else f"{tool.name}: {text}")
 
 

@@ -62,8 +62,8 @@ class Workspace:
 
     def captures(self) -> list[Path]:
         """List what is named like a capture, newest first."""
-        found = [path for folder in self.folders for path in _files(folder)]
-        kept = [path for path in dict.fromkeys(found) if is_capture_name(path)]
+        files = [path for folder in self.folders for path in _files(folder)]
+        kept = [path for path in dict.fromkeys(files) if is_capture_name(path)]
         return sorted(kept, key=lambda path: (-path.stat().st_mtime, str(path)))[:MAX_LISTED]
 
     def trace(self, name: str) -> Trace:

@@ -7,7 +7,8 @@ from functools import lru_cache
 
 OTHER = "other"
 """Communication whose name has no kind, such as RCCL's `ncclDevKernel_Generic`."""
-POINT_TO_POINT = frozenset({"send", "recv"})
+SEND = "send"
+POINT_TO_POINT = frozenset({SEND, "recv"})
 """Kinds in which one rank sends and another receives: not all of a group take part."""
 
 # In the order in which they are looked for: `reducescatter` holds `reduce` and `scatter` too.

@@ -11,13 +11,18 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import numpy as np
 import polars as pl
 
-from gpusight.readers.chrome_events import NOT_JSON
+from gpusight.readers.chrome_scan import NOT_JSON
 from gpusight.readers.tables import MAX_DURATION_NS, NAMELESS, encode_names, is_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from gpusight.readers.chrome_scan import ScannedRows
 
 
 _NOTHING = msgspec.Raw(b"")
@@ -102,13 +107,17 @@ class EventArguments:
     """The arguments of the events of one kind, in file order."""
 
     def __init__(self) -> None:
-        self._blocks: list[bytes] = []
+        self._blocks: list[bytes | bytearray] = []
         self.wrong: dict[str, int] = {}
         """Values that are no numbers, by their key."""
 
     def add(self, raw: Sequence[msgspec.Raw]) -> None:
         """Add the arguments of more events."""
         self._blocks.append(b",".join(raw))
+
+    def add_joined(self, arguments: bytearray) -> None:
+        """Add the arguments of more events, with a comma between two."""
+        self._blocks.append(arguments)
 
     def mention(self, key: str) -> bool:
         """Return whether any event has this key."""
@@ -147,7 +156,7 @@ class EventArguments:
         )
         decoder: Any = msgspec.json.Decoder(list[struct])  # type: ignore[valid-type]
         for block in self._blocks:
-            text = b"[%b]" % block
+            text = b"[" + block + b"]"
             try:
                 yield decoder.decode(text)
             except NOT_JSON:  # the first decoding skipped text that is not UTF-8, or nests too deep
@@ -242,6 +251,19 @@ class EventRows:
         self.arguments.add([e.args for e in events])
         self.height += len(events)
 
+    def add_scanned(self, scanned: ScannedRows, *, instant: bool = False) -> None:
+        """Add events that the core has decoded; `are_usable` holds for them."""
+        names = self._names
+        numbers = np.array([names[name or NAMELESS] for name in scanned.names], np.uint32)
+        starts = pl.Series(scanned.starts)
+        self._codes.append(pl.Series(numbers[scanned.codes]))
+        self._starts.append(starts)
+        self._durations.append(starts.clip(0, 0) if instant else pl.Series(scanned.durations))
+        self._processes.append(scanned.events.labels("process", scanned.rows, number_of))
+        self._threads.append(scanned.events.labels("thread", scanned.rows, number_of))
+        self.arguments.add_joined(scanned.arguments)
+        self.height += len(scanned.rows)
+
     @cached_property
     def start_ns(self) -> pl.Series:
         """When each began, on the file's own clock."""
@@ -285,6 +307,21 @@ class EventRows:
     def named(self, texts: list[Any]) -> pl.Series:
         """Map one text per distinct name to the rows, dictionary-encoded."""
         return encode_names(pl.Series(texts, dtype=pl.String)).gather(self.codes)
+
+
+def are_usable(scanned: ScannedRows, *, instant: bool = False) -> bool:
+    """Return whether all of these events have times that a clock can show."""
+
+    def lie_within(times: NDArray[Any], low: float, high: float) -> bool:
+        return bool(low <= times.min() and times.max() <= high)  # not so for NaN
+
+    if scanned.starts.dtype == np.int64:
+        limit: float = _TIME_LIMIT
+        longest = MAX_DURATION_NS
+    else:
+        limit, longest = _LIMIT_US, MAX_DURATION_NS // 1000
+    starts = lie_within(scanned.starts, -limit, limit)
+    return starts and (instant or lie_within(scanned.durations, 0, longest))
 
 
 def thread_key(pid: pl.Series, tid: pl.Series) -> pl.Series:

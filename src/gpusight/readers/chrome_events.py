@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gpusight.core.library import core_library
 from gpusight.errors import DamagedCaptureError, NotACaptureError
+from gpusight.readers.chrome_scan import NOT_JSON, ScannedEvents
 from gpusight.sniff import BOM
 
 if TYPE_CHECKING:
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
     from gpusight.readers.file_blocks import FileBlocks
 
 
-NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding text that is no JSON, or nests beyond all reason, raises."""
 _MAX_BRACKETS = 4_000_000
 """In what is scanned at a time: real events have a hundredth of it."""
 _GUESSES = 6
@@ -45,6 +45,10 @@ def repaired(text: bytes) -> bytes:
 
 
 _CHUNK_BYTES = 1 << 19
+_SCANNED_BYTES = 1 << 22
+"""Of JSON that the compiled core decodes at a time."""
+_MOST_ODD = 4
+"""Texts that the core cannot decode before no more are given to it."""
 _MAX_EVENT_BYTES = 1 << 27
 _MAX_HEAD_BYTES = 1 << 26
 _MAX_KEYS = 16
@@ -86,6 +90,8 @@ class EventReader:
         # Without a decoder of the caller's, the first event times decide which struct is used.
         self._decoder: Any = decoder or msgspec.json.Decoder(list[ChromeEvent])
         self._settled = decoder is not None
+        self._uses_core = decoder is None and core_library() is not None
+        self._odd = 0
         self.exact = False
         """Events are `ExactChromeEvent`."""
         self.about: dict[str, Any] = {}
@@ -97,8 +103,8 @@ class EventReader:
         self.left_over = False
         """Something follows the list of events that belongs to no trace."""
 
-    def __iter__(self) -> Iterator[list[Any]]:
-        """Yield events, about half a megabyte of JSON at a time."""
+    def __iter__(self) -> Iterator[list[Any] | ScannedEvents]:
+        """Yield events, about half a megabyte of JSON at a time; more where the core decodes it."""
         blocks = iter(self._blocks)
         waiting = [self._read_head(blocks)]
         closed, size, min_size = False, len(waiting[0]), _CHUNK_BYTES
@@ -113,7 +119,8 @@ class EventReader:
             events, rest, closed = self._cut(buffer, last=False)
             waiting = [buffer[rest:].lstrip()]
             size = len(waiting[0])
-            min_size = max(_CHUNK_BYTES, 2 * size)
+            scans = self._uses_core and self._settled
+            min_size = max(_SCANNED_BYTES if scans else _CHUNK_BYTES, 2 * size)
             if min_size > _MAX_EVENT_BYTES and not closed:
                 raise self._endless()
             yield events
@@ -167,8 +174,19 @@ class EventReader:
             hint="export one with: prof.export_chrome_trace('trace.json.gz')",
         )
 
-    def _cut(self, buffer: bytes, *, last: bool) -> tuple[list[Any], int, bool]:
+    def decoded(self, text: bytes) -> list[Any]:
+        """Decode the JSON of events that the core has decoded already."""
+        events: list[Any] = self._decoder.decode(b"[%b]" % text)
+        return events
+
+    def _cut(self, buffer: bytes, *, last: bool) -> tuple[list[Any] | ScannedEvents, int, bool]:
         """Decode the whole events of a buffer; return them, where the rest begins, if it ended."""
+        if self._uses_core and self._settled:
+            scanned = ScannedEvents.of(buffer, exact=self.exact)
+            if scanned is not None and scanned.closed >= last:
+                return scanned, scanned.used, scanned.closed
+            self._odd += 1
+            self._uses_core = self._odd < _MOST_ODD
         pattern = _LAST if last else _BETWEEN
         matches = [m.span() for m in pattern.finditer(buffer, max(0, len(buffer) - _WINDOW))]
         for start, end in matches[: -_GUESSES - 1 : -1]:  # likely ends, the latest first

@@ -11,7 +11,7 @@ import msgspec
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.naming.collective_names import host_collective_kind
-from gpusight.readers.chrome_columns import EventRows
+from gpusight.readers.chrome_columns import EventRows, are_usable
 from gpusight.readers.chrome_events import EventReader
 from gpusight.readers.file_blocks import FileBlocks
 from gpusight.trace.trace import TraceSource
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from gpusight.readers.chrome_scan import ScannedEvents, ScannedRows
     from gpusight.trace.trace import Meta, Outline
 
 
@@ -70,21 +71,55 @@ class EventSorter:
         self.unknown: Counter[str] = Counter()
         """Categories and phases that belong to no table."""
 
+    def add_all(self, reader: EventReader) -> None:
+        """Add the events of a trace."""
+        for chunk in reader:
+            if isinstance(chunk, list):
+                self.add(chunk, exact=reader.exact)
+            elif not self.add_scanned(chunk, reader):
+                self.add(reader.decoded(chunk.text), exact=reader.exact)
+
     def add(self, events: Sequence[Any], *, exact: bool) -> None:
         """Add more events."""
-        by_category: dict[tuple[str, str | None], list[Any]] = defaultdict(list)
+        by_kind: dict[str | None, list[Any]] = defaultdict(list)
+        kinds: dict[tuple[str, str | None], str | None] = {}
         for event in events:
-            by_category[event.ph, event.cat].append(event)
-        for (phase, category), members in by_category.items():
-            kind = _kind_of(phase, category)
-            if kind not in _DECIDED_BY_EVENT:
-                self._put(kind, members, exact=exact)
-                continue
-            by_kind: dict[str, list[Any]] = defaultdict(list)
-            for event in members:
-                by_kind[_DECIDED_BY_EVENT[kind](event)].append(event)
-            for event_kind, group in by_kind.items():
-                self._put(event_kind, group, exact=exact)
+            key = event.ph, event.cat
+            if key not in kinds:
+                kinds[key] = _kind_of(*key)
+            kind = kinds[key]
+            decide = _DECIDED_BY_EVENT.get(kind)
+            by_kind[decide(event) if decide else kind].append(event)
+        for kind, group in by_kind.items():
+            self._put(kind, group, exact=exact)
+
+    def add_scanned(self, events: ScannedEvents, reader: EventReader) -> bool:
+        """Add events that the core has decoded; False, and adds none, if some are unusual."""
+        types: dict[str | None, list[int]] = defaultdict(list)
+        for number, (phase, category) in enumerate(events.types):
+            types[_kind_of(phase, category)].append(number)
+        found = _usable_rows(events, types)
+        if found is None:
+            return False
+        for number in types.get(None, ()):
+            phase, category = events.types[number]
+            self.unknown[category or f"phase {phase!r}"] += events.count(number)
+        if SETTING in types:
+            self.settings += reader.decoded(events.texts_of(events.rows_of(types[SETTING])))
+        for kind, scanned in found.items():
+            self._put_scanned(kind, scanned)
+        return True
+
+    def _put_scanned(self, kind: str, scanned: ScannedRows) -> None:
+        self._rows(kind).add_scanned(scanned, instant=kind == MEMORY)
+        collectives = []
+        if kind in (OPERATOR, KERNEL) and _COLLECTIVE in scanned.arguments:
+            collectives.append(scanned.mentioning(_COLLECTIVE))
+        if kind == ANNOTATION:
+            collectives.append(scanned.with_names(host_collective_kind))
+        for rows in collectives:
+            if len(rows):
+                self._rows(f"{kind} {COLLECTIVE}").add_scanned(scanned.events.select(rows))
 
     def _put(self, kind: str | None, events: list[Any], *, exact: bool) -> None:
         if kind is None:
@@ -109,6 +144,26 @@ class EventSorter:
     def of(self, kind: str) -> EventRows:
         """Return the rows of a kind; an empty table if there are none."""
         return self.rows.get(kind) or EventRows()
+
+
+def _usable_rows(
+    events: ScannedEvents, types: dict[str | None, list[int]]
+) -> dict[str, ScannedRows] | None:
+    """Return the events of each kind that has a table; None if some are unusual."""
+    found = {}
+    for kind, numbers in types.items():
+        if kind is None or kind in (SETTING, SILENT):
+            continue
+        rows = events.rows_of(numbers)
+        if kind == _OLD_OPERATOR or (kind == PLAIN and events.have_text_as_process(rows)):
+            return None
+        if kind == _INSTANT:
+            kind, rows = MEMORY, events.named(rows, _MEMORY)  # noqa: PLW2901
+        if len(rows):
+            found[kind] = events.select(rows)
+            if not are_usable(found[kind], instant=kind == MEMORY):
+                return None
+    return found
 
 
 def _kind_of(phase: str, category: str | None) -> str | None:
@@ -161,8 +216,7 @@ def scan_trace(path: Path) -> ScannedTrace:
     blocks = FileBlocks(path)
     reader = EventReader(path, blocks)
     events = EventSorter()
-    for chunk in reader:
-        events.add(chunk, exact=reader.exact)
+    events.add_all(reader)
     warnings = []
     if blocks.problem or reader.cut_off:
         why = blocks.problem or "it ends inside its list of events, as after a killed job"

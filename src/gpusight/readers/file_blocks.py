@@ -26,7 +26,7 @@ _INFLATED_BYTES = 1 << 22
 _AHEAD = 2
 """Pieces of that size that may be ready before the parser needs them."""
 _GZIP_FORMAT = 31
-_FREE_BYTES, _MOST_RATIO = 1 << 28, 200
+_FREE_BYTES, _MAX_RATIO = 1 << 28, 200
 """A compressed file may grow to the first in any case, beyond it this many times; text of
 profilers shrinks five- to fiftyfold."""
 _XZ_MEMORY_BYTES = 1 << 28
@@ -37,7 +37,7 @@ _ZSTD_WINDOW_LOG = 27
 
 def max_unpacked_bytes(size: int) -> int:
     """Return the bytes to which a file of this size may grow."""
-    return max(_FREE_BYTES, _MOST_RATIO * size)
+    return max(_FREE_BYTES, _MAX_RATIO * size)
 
 
 class FileBlocks:
@@ -68,7 +68,7 @@ class FileBlocks:
             if size > limit:
                 raise DamagedCaptureError(
                     f"{self._path} cannot be unpacked",
-                    why=f"it expands more than {_MOST_RATIO} times, to over {format_bytes(limit)}",
+                    why=f"it expands more than {_MAX_RATIO} times, to over {format_bytes(limit)}",
                     hint="if you trust it, unpack it first",
                 )
             yield block

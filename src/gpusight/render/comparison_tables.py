@@ -60,7 +60,7 @@ class ChangeTone(enum.Enum):
 
 def change_tone(change: MeasuredChange) -> ChangeTone:
     """Rate a change of a cost: lower is good."""
-    if not change.claimed:
+    if not change.significant:
         return ChangeTone.UNSURE
     lower = change.verdict in (ChangeVerdict.LOWER, ChangeVerdict.VANISHED)
     return ChangeTone.GOOD if lower else ChangeTone.BAD
@@ -69,7 +69,7 @@ def change_tone(change: MeasuredChange) -> ChangeTone:
 def marked_delta(change: MeasuredChange, fmt: Fmt) -> str:
     """Show a difference, marked where it is not significant."""
     text = signed(change.delta, fmt)
-    return f"{UNSURE}{text}" if change.delta and not change.claimed else text
+    return f"{UNSURE}{text}" if change.delta and not change.significant else text
 
 
 def side_value(value: float | None, fmt: Fmt) -> str:
@@ -100,7 +100,7 @@ def comparison_headline(comparison: Comparison) -> str:
 def time_change(name: str, change: MeasuredChange) -> str:
     """Give the change of a time in one line."""
     amounts, ratio = from_to(change), signed_share(change.ratio)
-    if change.claimed:
+    if change.significant:
         return f"{name} {ratio}: {amounts}"
     if change.verdict is ChangeVerdict.SAME:
         return f"{name} unchanged ({amounts}, {ratio})"
@@ -306,7 +306,7 @@ def _metric(metric: MetricChange) -> ComparisonRow:
     verdict = change.verdict.value if known else "missing"
     ends = spread(change.low, change.high, fmt)
     numbers = (signed(change.delta, fmt), signed_share(change.ratio), ends)
-    tone = ChangeTone.PLAIN if metric.key == "busy" and change.claimed else change_tone(change)
+    tone = ChangeTone.PLAIN if metric.key == "busy" and change.significant else change_tone(change)
     return ComparisonRow((metric.label, *sides, *numbers, verdict), tone, change.delta)
 
 

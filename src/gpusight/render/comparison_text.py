@@ -197,7 +197,7 @@ def _first_screen(comparison: Comparison, look: TableOptions) -> Iterator[Styled
     sections = {section.key: section for section in comparison_sections(comparison)}
     least = comparison_tables.least_shown(comparison)
     changes = [row.change for row in comparison.ledger] + [row.ns for row in comparison.kernels]
-    has_marks = any(abs(c.delta or 0.0) > least and not c.claimed for c in changes)
+    has_marks = any(abs(c.delta or 0.0) > least and not c.significant for c in changes)
     foot = [
         *_finding_lines(comparison, look),
         *_first_notes(comparison, look, has_marks=has_marks),

@@ -193,7 +193,7 @@ def no_kernel_finding(diagnosis: KernelReportDiagnosis) -> str:
     lacking = len(diagnosis.unevaluated)
     if not lacking:
         return "No kernel has a finding."
-    if not any(kernel.held_by for kernel in diagnosis.kernels):
+    if not any(kernel.limiter for kernel in diagnosis.kernels):
         return "The report lacks the counters that show what limits its kernels."
     evaluated = len({rule for kernel in diagnosis.kernels for rule in kernel.clean})
     return f"No finding by {evaluated} of {evaluated + lacking} rules; the others lack counters."

@@ -9,6 +9,7 @@ import polars as pl
 
 from gpusight.analysis.ranks.job_ranks import JobRanks
 from gpusight.analysis.ranks.job_slowdown import slowdown_table
+from gpusight.render.communication_view import communication_tables, overlap_text
 from gpusight.render.renderer import Renderer
 from gpusight.render.table_layout import TableOptions
 from gpusight.results import Composite, Evidence, Fact, Field, Fmt, TableResult
@@ -51,6 +52,7 @@ _STRAGGLER_FIELDS = (
 )
 _LOOK = TableOptions(80, 8, rows_advice="all are in .frame", columns_advice="all are in .frame")
 _SCREEN_RANKS = 8
+_SCREEN_COLLECTIVES = 3
 
 
 def ranks_table(job: JobRanks) -> TableResult:
@@ -83,7 +85,7 @@ def straggler_table(stragglers: tuple[Straggler, ...]) -> TableResult:
 
 
 def _mostly(evidence: tuple[Evidence, ...]) -> str | None:
-    timed = [one for one in evidence if one.unit == "ns"]
+    timed = [item for item in evidence if item.unit == "ns"]
     if not timed:
         return None
     return f"{timed[0].metric.removeprefix('more ')} +{format_time(timed[0].value, digits=3)}"
@@ -95,6 +97,7 @@ def ranks_page(job: JobRanks) -> Composite:
     if job.stragglers:
         sections.append(straggler_table(job.stragglers))
     if job.slowdown is None:
+        sections += communication_tables(job, _SCREEN_COLLECTIVES)
         sections.append(rank_table(job, _shown(job)))
     else:
         sections.append(slowdown_table(job.slowdown))
@@ -150,10 +153,14 @@ def _predictions(job: JobRanks) -> tuple[Fact, ...]:
         change = _change(now_ns, job.meta["balanced_step_ns"])
         label = f"all {len(costly)} as fast as the median"
         facts.append(Fact("balanced", label, change, Fmt.TEXT, "All stragglers together"))
-    dimensions = [f"{one['kind']} {one['size'] or ''}".strip() for one in job.meta["parallelism"]]
+    dimensions = [f"{row['kind']} {row['size'] or ''}".strip() for row in job.meta["parallelism"]]
     if dimensions:
         text = " x ".join(dimensions)
         facts.append(Fact("parallelism", "parallel by", text, Fmt.TEXT, "By process groups"))
+    overlap = overlap_text(job)
+    if overlap:
+        meaning = "Time with a collective, the mean of all ranks"
+        facts.append(Fact("communication", "communication", overlap, Fmt.TEXT, meaning))
     noise_ns = job.meta["noise_ns"]
     if not costly and noise_ns and job.meta["steps"]:
         text = f"{format_time(noise_ns, digits=3)}/step"

@@ -90,8 +90,8 @@ def build_report(
     comparison: Comparison | NotApplicable | None = None
     if base:
         # As in every comparison, a job is compared by its first rank, and what all ranks show.
-        one = captured.source.parts[0].trace if isinstance(captured, AlignedTrace) else captured
-        digest = make_digest(one or reports[0], request.selection, **_focus(request))
+        first = captured.source.parts[0].trace if isinstance(captured, AlignedTrace) else captured
+        digest = make_digest(first or reports[0], request.selection, **_focus(request))
         if ranks is not None and not isinstance(digest, NotApplicable):
             digest = ranks_added(digest, ranks, PurePath(traces[0].meta.path).name)
         comparison = digest if isinstance(digest, NotApplicable) else compare(list(base), [digest])
@@ -101,7 +101,7 @@ def build_report(
             ("Findings", program.diagnosis),
             ("Ledger", program.ledger),
             ("Steps", program.steps),
-            ("Timeline", program.excerpt),
+            ("Timeline", program.timeline),
             ("Utilization", program.utilization),
             ("Kernels", program.kernels),
             ("Ranges", program.ranges),
@@ -180,7 +180,7 @@ def _program(trace: Trace, summary: Composite, request: ReportRequest) -> Progra
         known = _accounting(trace, selection, focus)
     windowed, _ = with_window(trace, selection, **focus)
     account = ledger_report(trace, selection, **focus, known=known)
-    excerpt = timeline(trace, selection, **focus, known=known)
+    snapshot = timeline(trace, selection, **focus, known=known)
     del known
     counted = steps(trace, selection, **focus)
     gpus: list[str | None] = list(device_names(trace).values())
@@ -198,7 +198,7 @@ def _program(trace: Trace, summary: Composite, request: ReportRequest) -> Progra
         diagnosis=diagnosis,
         ledger=account,
         steps=counted,
-        excerpt=excerpt,
+        timeline=snapshot,
         utilization=utilization(trace, selection, bins=bins, **focus),
         kernels=kernels(trace, windowed),
         ranges=range_tree(trace, windowed, steps=step_names),

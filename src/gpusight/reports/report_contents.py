@@ -144,7 +144,7 @@ class ProgramReport:
     ledger: LedgerReport | NotApplicable
     steps: Composite | NotApplicable
     """With the phases as its second section."""
-    excerpt: Composite | NotApplicable
+    timeline: Composite | NotApplicable
     """A typical step, track by track."""
     utilization: Composite | NotApplicable
     kernels: TableResult | NotApplicable

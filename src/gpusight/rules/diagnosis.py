@@ -233,7 +233,7 @@ class LaunchDiagnosis:
     device: int | None
     grid: tuple[int | None, ...]
     block: tuple[int | None, ...]
-    held_by: str | None
+    limiter: str | None
     """`memory`, `compute` or `latency`; None where that was not measured."""
     findings: tuple[KernelFinding, ...]
     clean: tuple[str, ...]
@@ -255,7 +255,7 @@ class LaunchDiagnosis:
             "device": self.device,
             "grid": list(self.grid),
             "block": list(self.block),
-            "held_by": self.held_by,
+            "held_by": self.limiter,
             "saved_ns": self.saved_ns,
             "findings": [f.document() for f in self.findings],
             "clean": list(self.clean),

@@ -215,7 +215,7 @@ def _diagnose_launch(
         device=launch.values["device"],
         grid=tuple(launch.values[f"grid_{axis}"] for axis in "xyz"),
         block=tuple(launch.values[f"block_{axis}"] for axis in "xyz"),
-        held_by=limiter,
+        limiter=limiter,
         findings=tuple(
             _without_foreign_code(advise_on_library(f, framework), framework)
             if f.rule in KERNEL_RULES

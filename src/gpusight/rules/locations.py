@@ -40,7 +40,7 @@ CANDIDATES = {
 """Columns of the time spans that may be shown.
 
 Those of the most time that the finding is about, their weight, are shown, unless the frame has a
-column `telling`.
+column `priority`.
 """
 _TABLES = {
     "range": ("ranges",),
@@ -303,7 +303,7 @@ def with_idle(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
     return (
         events.with_columns(pl.Series("weight_ns", inside, pl.Int64))
         .filter(idle_ns > 0)
-        .with_columns((idle_ns * (idle_ns / length_ns)).alias("telling"))
+        .with_columns((idle_ns * (idle_ns / length_ns)).alias("priority"))
     )
 
 

@@ -199,7 +199,7 @@ class TimelineRule(Rule):
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find the time spans that show a finding: by default the events that it names.
 
-        The columns are those of `rules.locations.CANDIDATES`, and `telling` where something else
+        The columns are those of `rules.locations.CANDIDATES`, and `priority` where something else
         than the time of a span decides which are shown. An empty frame means the default.
         """
         from gpusight.rules.locations import events_named

@@ -194,8 +194,8 @@ class FindingLocator:
                     TimelineLocation(start_ns, end_ns, f"{name} {format_time(end_ns - start_ns)}")
                 ),
             )
-        if "telling" not in spans.columns:
-            spans = spans.with_columns(pl.col("weight_ns").cast(pl.Float64).alias("telling"))
+        if "priority" not in spans.columns:
+            spans = spans.with_columns(pl.col("weight_ns").cast(pl.Float64).alias("priority"))
         best = _best_locations(spans, self._focus.steps, most)
         return tuple(map(self._recorded, best))
 
@@ -243,7 +243,7 @@ def locations_of_kernels(
         pl.col("short_name").alias("name"),
         pl.lit("kernels").alias("table"),
         pl.col("row").cast(pl.Int64),
-        duration_ns.cast(pl.Float64).alias("telling"),
+        duration_ns.cast(pl.Float64).alias("priority"),
     )
     return _best_locations(spans, () if focus is None else focus.steps, most)
 
@@ -257,7 +257,7 @@ def _best_locations(
     rows = (
         spans.with_columns(pl.Series("step", step_index, pl.Int64))
         .unique(["start_ns", "end_ns", "name"], keep="first", maintain_order=True)
-        .sort("telling", "start_ns", descending=[True, False])
+        .sort("priority", "start_ns", descending=[True, False])
         .with_columns(pl.int_range(pl.len()).over("step").alias("rank_in_step"))
         .sort("rank_in_step", maintain_order=True)
         .head(max(1, most))

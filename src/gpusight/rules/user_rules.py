@@ -374,8 +374,8 @@ class UserTimelineRule(_UserRule[TimelineRule], TimelineRule):
             if missing:
                 raise InvalidRuleError(f"locate returned no column {', '.join(missing)}")
             columns = [pl.col(name).cast(dtype) for name, dtype in CANDIDATES.items()]
-            if "telling" in spans.columns:
-                columns.append(pl.col("telling").cast(pl.Float64))
+            if "priority" in spans.columns:
+                columns.append(pl.col("priority").cast(pl.Float64))
             return spans.select(columns).drop_nulls(["start_ns", "end_ns", "weight_ns", "name"])
 
     def check(self, context: RuleContext) -> RuleVerdict:

@@ -13,7 +13,8 @@ import msgspec
 from gpusight.errors import NotACaptureError
 from gpusight.pace import METADATA_KEY, Pace
 from gpusight.readers import chrome_source
-from gpusight.readers.chrome_events import NOT_JSON, ChromeEvent, EventReader
+from gpusight.readers.chrome_events import ChromeEvent, EventReader
+from gpusight.readers.chrome_scan import NOT_JSON
 from gpusight.readers.file_blocks import FileBlocks
 from gpusight.sharing.known_words import described, is_profiler_label
 from gpusight.sharing.leak_report import TAKES, Category, LeakTally, Treatment
@@ -405,6 +406,7 @@ class TorchCleaner:
         reader = EventReader(self._path, blocks, _DECODER)
         separator = b'{"traceEvents":[\n'
         for batch in reader:
+            assert isinstance(batch, list)  # of the decoder that it was given
             written = events.cleaned(batch)
             if written:
                 put(separator + _BETWEEN.join(written))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpusight.readers import chrome_source
-from gpusight.readers.chrome_events import NOT_JSON
+from gpusight.readers.chrome_scan import NOT_JSON
 from gpusight.readers.tables import file_name, shown_file
 from gpusight.sharing.hashed_names import hash_kernel, hash_range, hash_text
 from gpusight.sharing.known_words import is_call, is_group, is_operator, is_profiler_label, is_type

@@ -174,6 +174,7 @@ COLLECTIVES = TraceTable(
         int_column("group_size", "Ranks in the group"),
         name_column("ranks", "Ranks of the group, as JSON; shortened where the profiler did so"),
         int_column("sequence", "Number of the collective in its group"),
+        int_column("peer", "Rank that it sends to or receives from; null for all of a group"),
         name_column("dtype", "Type of the elements"),
         int_column("in_elements", "Elements sent", "elements"),
         int_column("out_elements", "Elements received", "elements"),

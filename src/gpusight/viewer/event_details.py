@@ -103,7 +103,7 @@ _SHOWN: dict[str, tuple[DetailColumn, ...]] = {
 }
 """Columns that are shown as they are."""
 _PLACE = ("device", "context", "stream", "thread", "process", "correlation")
-_MOST_AROUND = 8
+_MAX_AROUND = 8
 
 
 def host_sections(
@@ -156,7 +156,7 @@ def _surroundings(trace: Trace, table: str, row: int) -> Iterator[EventLink]:
     if table in _NESTED:
         yield from (
             EventLink(_NESTED[table], table, outer)
-            for outer in around(trace, table, row)[:_MOST_AROUND]
+            for outer in around(trace, table, row)[:_MAX_AROUND]
         )
     if table == "cpu_ops" and trace.has(table, "forward_thread"):
         forward = forward_ops(trace)[row]

@@ -183,7 +183,7 @@ _LINKS = (
     ("call_site", "python_calls", "called from"),
 )
 """Columns of an attribution, the tables that they point into, and what to call that."""
-_MOST_AROUND = 8
+_MAX_AROUND = 8
 """Ranges around a range that are linked."""
 
 
@@ -205,7 +205,7 @@ class EventCauses:
             if column in self.rows:
                 yield EventLink(relation, table, self.rows[column])
             if column == "range":
-                yield from (EventLink("in range", table, row) for row in self.ranges[:_MOST_AROUND])
+                yield from (EventLink("in range", table, row) for row in self.ranges[:_MAX_AROUND])
 
     def facts(self) -> Iterator[Fact]:
         """Return what is known of them and is no event of its own."""

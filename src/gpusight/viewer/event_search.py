@@ -34,12 +34,12 @@ _NAMED_BY = {
 }
 """Tables that are searched, and the column that names their events."""
 _WILD = frozenset("*?[")
-_LONGEST_QUERY = 500
-_LONGEST_NAME = 2_000
+_MAX_QUERY_CHARS = 500
+_MAX_NAME_CHARS = 2_000
 """What a glob looks at, as elsewhere."""
 _REASON = re.compile(r"^(?:regex )?error: (.+?)\.?$", re.MULTILINE)
 """Where the message of a refused regular expression has the reason."""
-_MOST_LABELLED = 20_000
+_MAX_LABELLED = 20_000
 """Kernels that are also found by their readable labels; making labels takes a while."""
 
 
@@ -74,7 +74,7 @@ def search(trace: Trace, query: str, limit: int = 50) -> SearchResult:
     Capitals do not matter but in regular expressions. Kernels are also found by their readable
     labels. Raises UsageError for what is no regular expression.
     """
-    if not query.strip() or len(query) > _LONGEST_QUERY:
+    if not query.strip() or len(query) > _MAX_QUERY_CHARS:
         return SearchResult(query, (), 0)
     parts = [_matching(trace, table, query) for table in _NAMED_BY if trace.has(table)]
     names = pl.concat([pl.DataFrame(schema=_FOUND), *parts])
@@ -126,7 +126,7 @@ def _matching(trace: Trace, table: str, query: str) -> pl.DataFrame:
         pl.Series("name", names_of(column), pl.String).gather(totals["code"]),
     )
     hit = _hits(totals["name"], query)
-    if table == "kernels" and totals.height <= _MOST_LABELLED:
+    if table == "kernels" and totals.height <= _MAX_LABELLED:
         short = unique_short_names(names_of(column))
         labels = pl.Series([short[name] for name in totals["name"]], dtype=pl.String)
         hit |= _hits(labels, query)
@@ -163,7 +163,7 @@ def _hits(names: pl.Series, query: str) -> pl.Series:
     # What looks like a glob may be part of a name, as in `float*`: then it counts as it stands.
     if _WILD.intersection(query):
         matches = matcher(query.lower())
-        globbed = [matches(name) is not None for name in lower.str.slice(0, _LONGEST_NAME)]
+        globbed = [matches(name) is not None for name in lower.str.slice(0, _MAX_NAME_CHARS)]
         hit |= pl.Series(globbed, dtype=pl.Boolean)
     return hit
 

@@ -211,7 +211,7 @@ _METRIC_KEYS = ["device", "metric"]
 _LEVELS = ("allocated_bytes", "reserved_bytes")
 _WHOLE_PERCENT = 100.0
 _CLOCK = "[MHz]"
-_MOST_MHZ = 100_000.0
+_MAX_MHZ = 100_000.0
 """No clock is faster: what is above was sampled in hertz, whatever the name of the counter."""
 
 
@@ -285,7 +285,7 @@ def _metric(
 def _unit(name: str, high: float | None) -> str:
     """Return the unit of a counter, where its name has it."""
     if name.endswith(_CLOCK):
-        return "Hz" if high is not None and high > _MOST_MHZ else "MHz"
+        return "Hz" if high is not None and high > _MAX_MHZ else "MHz"
     return "%" if "%" in name else ""
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpusight.trace.trace import Trace
 
 
-_MOST_AT_ONCE = 1_500_000
+_MAX_AT_ONCE = 1_500_000
 """GPU activities that are accounted for in one go; more are cut into windows."""
 _IN_A_WINDOW = 500_000
 _MARGIN = 20_000
@@ -127,7 +127,7 @@ def _windows(work: Ints, span: tuple[int, int], reach: tuple[int, int]) -> Itera
     """
     first, after = np.searchsorted(work, span).tolist()
     cuts = [*span]
-    if after - first > _MOST_AT_ONCE:
+    if after - first > _MAX_AT_ONCE:
         inner = np.unique(work[first + _IN_A_WINDOW : after : _IN_A_WINDOW])
         cuts[1:1] = inner[inner > span[0]].tolist()
     for start, end in pairwise(cuts):

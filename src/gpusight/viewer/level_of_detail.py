@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 _COLORS = 256
-_LEAST_BLOCK = 64
+_MIN_BLOCK = 64
 _EXACT_NS = 1 << 53
 """Sums of whole numbers below this are exact in floating point, in which they are ten times as
 fast."""
@@ -54,7 +54,7 @@ class ColorTotals:
         column = np.zeros(_COLORS, np.int64)
         column[codes] = np.arange(len(codes))
         # Blocks of two events for each color keep the sums at 8 / 2 bytes an event.
-        block = max(_LEAST_BLOCK, 2 * len(codes))
+        block = max(_MIN_BLOCK, 2 * len(codes))
         kept = np.zeros((-(-len(start_ns) // block) + 1, len(codes)), np.int64)
         totals = cls(start_ns, end_ns, color, codes, column, block, kept)
         for first in range(0, len(start_ns), _AT_ONCE):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpusight.viewer.track_style import ColorCodes
 
 
-_MOST_KERNELS = 20
+_MAX_KERNELS = 20
 _WORDS = {OpKind.KERNEL: "name", OpKind.COPY: "kind"}
 """Columns with the kind of work of a row, where a table holds several."""
 _ALWAYS = {OpKind.MEMSET: MEMSET, OpKind.GRAPH: GRAPH}
@@ -144,7 +144,7 @@ def _kernels(trace: Trace, work: Sequence[_Work]) -> tuple[KernelMeasures, ...]:
     ns, count = _summed(
         names.to_physical().to_numpy()[kernels.row], kernels.end_ns - kernels.start_ns, len(texts)
     )
-    top = _most(ns, count)[:_MOST_KERNELS]
+    top = _most(ns, count)[:_MAX_KERNELS]
     return tuple(KernelMeasures(texts[code], int(count[code]), int(ns[code])) for code in top)
 
 

@@ -211,7 +211,7 @@ _MAX_EVENTS = 5_000
 """What a picture may hold: events, and bins of shorter ones."""
 MAX_LINES_PER_TRACK = 8
 """Lines of a track that are drawn; deeper ones are left out."""
-_MOST_LINES = 60
+_MAX_LINES = 60
 """Lines of all tracks that are drawn."""
 
 
@@ -307,7 +307,7 @@ class _Snapshot:
         kept: list[TimelineTrack] = []
         for track in candidates:
             lines = sum(min(drawn.lines, MAX_LINES_PER_TRACK) for drawn in (*kept, track))
-            if track.key in active and lines <= _MOST_LINES:
+            if track.key in active and lines <= _MAX_LINES:
                 kept.append(track)
         return kept
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 64
 """Ranks of the heat map."""
-MOST_TIMELINES = 16
+MAX_TIMELINES = 16
 """Ranks of the timeline: each is a whole capture in memory."""
 _AROUND = 0.1
 """Share of the latest step that is shown on either side of it at first."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 4
 """More would only share the same processors."""
-_MOST_WAITING = 64
+_MAX_WAITING = 64
 _RELEASE_AFTER_S = 10.0
 """How long after a request freed memory is returned; all requests until then share that."""
 _M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 1 << 20
@@ -53,7 +53,7 @@ class Pool:
 
     async def run(self, request: Request, work: Callable[[], _Made]) -> _Made:
         """Run a function for a request; raises where the server is busy, or the page has gone."""
-        if self._pending >= _MOST_WAITING:
+        if self._pending >= _MAX_WAITING:
             raise BusyError("too many requests", hint="try again")
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(_AT_ONCE)

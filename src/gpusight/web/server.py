@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 
 LOOPBACK = "127.0.0.1"
-MOST_PORT = 65_535
+MAX_PORT = 65_535
 _TOKEN_BYTES = 18
 _PATIENCE_S = 1.0
 """A moment before the server starts, in which what fails at once does."""
 _STOPPING_S = 0.6
 """What stopping may take; whatever is still at work then ends by itself."""
-_MOST_HEAD_BYTES = MAX_QUERY_BYTES + (1 << 15)
+_MAX_HEAD_BYTES = MAX_QUERY_BYTES + (1 << 15)
 """Of the first line and the headers of a request."""
 
 
@@ -67,7 +67,7 @@ class Server:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
+            h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="gpusight-serve", daemon=True)
@@ -130,8 +130,8 @@ class Server:
 
 def bound_socket(port: int) -> socket.socket:
     """Take a port of this machine; 0 for any that is free."""
-    if not 0 <= port <= MOST_PORT:
-        raise UsageError(f"{port} is not a port", hint=f"ports are 1 to {MOST_PORT:,}")
+    if not 0 <= port <= MAX_PORT:
+        raise UsageError(f"{port} is not a port", hint=f"ports are 1 to {MAX_PORT:,}")
     # asyncio sends small answers at once only where the protocol is named; else they wait 40 ms.
     taken = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     if os.name == "posix":  # elsewhere this would let two servers have one port
@@ -175,9 +175,9 @@ def serve(
 
 def _opened_job(captures: Sequence[Capture], *, cache: bool) -> Opened:
     """Open all ranks of a job as one capture."""
-    from gpusight.web.job_payloads import MOST_TIMELINES
+    from gpusight.web.job_payloads import MAX_TIMELINES
 
-    job = open_job(captures, cache=cache, most=MOST_TIMELINES)
+    job = open_job(captures, cache=cache, most=MAX_TIMELINES)
     first = Path(captures[0] if not isinstance(captures[0], Trace) else captures[0].meta.path)
     name = first.resolve().name if first.is_dir() else f"{len(job.answer.ranks)} ranks"
     return Opened(name, job.trace, path=first, job=job)

@@ -80,8 +80,8 @@ def test_a_whole_graph_is_an_entry_of_its_own() -> None:
 def test_entries_have_parts() -> None:
     half = "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn"
     copies = [us(30, 33, src_kind="Pageable"), us(33, 34, src_kind="Pinned")]
-    (one,) = accounts(0, 34, kernels=[kernel(0, 10), kernel(10, 30, name=half)], copies=copies)
-    matmul, moved = one.ledger.entries
+    (gpu,) = accounts(0, 34, kernels=[kernel(0, 10), kernel(10, 30, name=half)], copies=copies)
+    matmul, moved = gpu.ledger.entries
     assert [(p.precision, p.tensor_core, p.ns) for p in matmul.parts] == [
         ("fp16", True, 20 * US),
         ("unknown", None, 10 * US),
@@ -91,8 +91,8 @@ def test_entries_have_parts() -> None:
 
 def test_groups_add_up() -> None:
     kernels = [kernel(0, 10), kernel(10, 16, name=SOFTMAX)]
-    (one,) = accounts(0, 20, kernels=kernels, copies=[us(16, 17)])
-    ledger = one.ledger
+    (gpu,) = accounts(0, 20, kernels=kernels, copies=[us(16, 17)])
+    ledger = gpu.ledger
     assert ledger.ns("compute") == 16 * US
     assert ledger.ns("compute/softmax") == 6 * US
     assert ledger.ns("comp") == 0
@@ -112,9 +112,9 @@ def test_overlap_stands_beside_the_ledger() -> None:
 
 
 def test_steps_split_the_same_time() -> None:
-    (one,) = accounts(0, 40, kernels=[kernel(0, 10), kernel(15, 30)])
-    parts = one.between(np.array([0, 20]) * US, np.array([20, 35]) * US)
-    rows = [dict(zip(one.names, row // US, strict=True)) for row in parts]
+    (gpu,) = accounts(0, 40, kernels=[kernel(0, 10), kernel(15, 30)])
+    parts = gpu.between(np.array([0, 20]) * US, np.array([20, 35]) * US)
+    rows = [dict(zip(gpu.names, row // US, strict=True)) for row in parts]
     assert [row["compute/matmul"] for row in rows] == [15, 10]
     assert [row["idle/unknown"] for row in rows] == [5, 5]
 
@@ -222,12 +222,12 @@ def test_parts_of_the_window_add_up_to_it(
     schedule = build_schedule(trace, *window)
     inside = sorted({cut for cut in cuts if window[0] < cut < window[1]})
     bounds = np.array([window[0], *inside, window[1]], np.int64)
-    for one in account(schedule, host_time(trace, schedule)):
-        parts = one.between(bounds[:-1], bounds[1:])
+    for gpu in account(schedule, host_time(trace, schedule)):
+        parts = gpu.between(bounds[:-1], bounds[1:])
         assert (parts >= 0).all()
         assert parts.sum(axis=1).tolist() == np.diff(bounds).tolist()
-        whole = dict.fromkeys(one.names, 0) | {e.entry: e.ns for e in one.ledger.entries}
-        assert parts.sum(axis=0).tolist() == [whole[name] for name in one.names]
+        whole = dict.fromkeys(gpu.names, 0) | {e.entry: e.ns for e in gpu.ledger.entries}
+        assert parts.sum(axis=0).tolist() == [whole[name] for name in gpu.names]
 
 
 @given(
@@ -253,8 +253,8 @@ def test_host_time_that_is_moved_still_sums_to_the_time(
     after = np.cumsum(np.array(lengths[: len(before)], np.int64))
     moved = hosts.moved(np.zeros(len(before), np.int64), before, after)
     times = np.array(sorted(requested), np.int64)
-    for one in (hosts, moved):
-        spent = one.spent(np.zeros(len(times) - 1, np.int64), times[:-1], times[1:])
+    for gpu in (hosts, moved):
+        spent = gpu.spent(np.zeros(len(times) - 1, np.int64), times[:-1], times[1:])
         assert (spent >= 0).all()
         assert spent.sum(axis=1).tolist() == np.diff(times).tolist()
 

@@ -317,8 +317,8 @@ def test_each_gpu_has_its_own_ledger() -> None:
     kernels = [kernel(6, 20, 1, device=0), kernel(57, 70, 2, device=1)]
     first, second = accounts(0, 70, api_calls=LAUNCHES, kernels=kernels)
     assert [first.device, second.device] == [0, 1]
-    for one in (first, second):
-        assert sum(entry.ns for entry in one.ledger.entries) == 70_000
+    for account_of_gpu in (first, second):
+        assert sum(entry.ns for entry in account_of_gpu.ledger.entries) == 70_000
 
 
 def test_ranks_that_each_launch_a_little_in_their_input_still_read_input() -> None:

@@ -7,7 +7,7 @@ from itertools import count
 
 import polars as pl
 
-from gpusight.trace.job_operations import JOB_COLUMNS, job_table
+from gpusight.readers.job_trace import JOB_COLUMNS, job_table
 
 Pass = tuple[str, int, int]
 """Direction, chunk and microbatch."""

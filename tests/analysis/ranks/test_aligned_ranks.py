@@ -68,6 +68,6 @@ def test_tracks_are_named_by_rank(aligned: AlignedTrace) -> None:
 
 def test_how_clocks_were_aligned_is_written_down(aligned: AlignedTrace) -> None:
     about = aligned.source.clock_metadata()
-    moved = {one["rank"]: one["added_ns"] for one in about["ranks"]}
+    moved = {rank["rank"]: rank["added_ns"] for rank in about["ranks"]}
     assert moved[1] - moved[0] == pytest.approx(-37 * MS, abs=50 * US)
     assert moved[3] - moved[0] == pytest.approx(-3 * 37 * MS, abs=50 * US)

@@ -55,6 +55,7 @@ def test_the_document_has_the_keys_that_are_promised(digests: list[RankDigest]) 
     document = answer(digests).document()
     assert list(document) == [
         "meta", "ranks", "stragglers", "steps", "clocks", "slowdown", "unread",
+        "communication", "pipeline", "experts",
     ]  # fmt: skip
     rank = {"rank", "host", "device", "step_ns", "compute_ns", "transfer_ns", "wait_ns", "idle_ns"}
     assert {*rank, "caused_wait_ns"} <= set(document["ranks"][0])
@@ -115,7 +116,7 @@ def test_missing_ranks_are_named(digests: list[RankDigest]) -> None:
 
 
 def test_a_rank_given_twice_counts_once(digests: list[RankDigest]) -> None:
-    again = msgspec.structs.replace(digests[2], file="job/z_copy.json")
+    again = msgspec.structs.replace(digests[2], file="job/z_copy.json", gpu="another")
     job = answer([*digests, again])
     assert [rank.rank for rank in job.ranks] == [0, 1, 2, 3]
     assert [(one.rank, one.file) for one in job.unread] == [(2, "job/z_copy.json")]
@@ -219,4 +220,5 @@ def test_a_run_at_another_time_is_named(digests: list[RankDigest]) -> None:
 
 def test_more_ranks_than_the_job_has_are_named(digests: list[RankDigest]) -> None:
     more = msgspec.structs.replace(digests[0], rank=4, file="more.json")
-    assert "5 ranks are given, but the job has 4" in notes([*digests, more])
+    assert [rank.rank for rank in answer([*digests, more]).ranks] == [0, 1, 2, 3]
+    assert "with it there are 5 ranks, and the job has 4" in notes([*digests, more])

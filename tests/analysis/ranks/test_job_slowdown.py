@@ -15,7 +15,7 @@ from gpusight.analysis.ranks.job_slowdown import (
     job_slowdown,
     slowdown_table,
 )
-from gpusight.readers.jobs.job_trace import read_job_operations
+from gpusight.readers.job_trace import read_job_operations
 from gpusight.results import NotApplicable
 from tests.analysis.ranks.generated_job import (
     all_forward_all_backward,
@@ -31,18 +31,18 @@ PUBLIC = sorted(SHARED.glob("public/ranks/trace-*.parquet"))
 
 
 def slowdown_of(job: pl.DataFrame) -> JobSlowdown:
-    found = job_slowdown(job)
-    assert isinstance(found, JobSlowdown)
-    return found
+    slowdown = job_slowdown(job)
+    assert isinstance(slowdown, JobSlowdown)
+    return slowdown
 
 
 def test_equal_workers_are_ideal() -> None:
-    found = slowdown_of(generated_job(ORDERS, DP_RANKS))
-    assert (found.stages, found.dp_ranks, len(found.by_rank)) == (STAGES, DP_RANKS, 12)
-    for figure in (found.blocking, found.launch, *found.by_rank.values()):
+    slowdown = slowdown_of(generated_job(ORDERS, DP_RANKS))
+    assert (slowdown.stages, slowdown.dp_ranks, len(slowdown.by_rank)) == (STAGES, DP_RANKS, 12)
+    for figure in (slowdown.blocking, slowdown.launch, *slowdown.by_rank.values()):
         assert figure == pytest.approx(1, abs=1e-9)
-    assert found.worst_workers.share is None
-    assert found.last_stage.share is None
+    assert slowdown.worst_workers.share is None
+    assert slowdown.last_stage.share is None
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_the_simulation_repeats_the_generated_times(
     def uneven(step: int, dp_rank: int, stage: int, operation: str) -> float:
         return usual(step, dp_rank, stage, operation) * (1 + (7 * step + 3 * dp_rank + stage) % 5)
 
-    found = slowdown_of(generated_job(orders, DP_RANKS, duration=uneven))
-    assert found.simulated_ns == pytest.approx(found.measured_ns, rel=1e-6)
-    assert found.launch == pytest.approx(1, abs=1e-6)
-    assert found.blocking > 1.1
+    slowdown = slowdown_of(generated_job(orders, DP_RANKS, duration=uneven))
+    assert slowdown.simulated_ns == pytest.approx(slowdown.measured_ns, rel=1e-6)
+    assert slowdown.launch == pytest.approx(1, abs=1e-6)
+    assert slowdown.blocking > 1.1
 
 
 def test_a_slow_worker_explains_the_slowdown() -> None:
@@ -67,16 +67,16 @@ def test_a_slow_worker_explains_the_slowdown() -> None:
         times = 3 if (dp_rank, stage) == (2, 1) and operation.endswith("compute") else 1
         return times * usual(step, dp_rank, stage, operation)
 
-    found = slowdown_of(generated_job(ORDERS, DP_RANKS, duration=slow))
-    assert found.blocking > 1.3
-    assert found.worst_workers.ranks == (1 * DP_RANKS + 2,)
-    assert found.worst_workers.share is not None
-    assert found.worst_workers.share > 0.95
-    assert max(found.by_rank, key=lambda rank: found.by_rank[rank]) == 6
-    assert found.by_stage[1] == max(found.by_stage.values())
-    assert found.by_dp_rank[2] == max(found.by_dp_rank.values())
-    assert found.last_stage.share is not None
-    assert found.last_stage.share < 0.1
+    slowdown = slowdown_of(generated_job(ORDERS, DP_RANKS, duration=slow))
+    assert slowdown.blocking > 1.3
+    assert slowdown.worst_workers.ranks == (1 * DP_RANKS + 2,)
+    assert slowdown.worst_workers.share is not None
+    assert slowdown.worst_workers.share > 0.95
+    assert max(slowdown.by_rank, key=lambda rank: slowdown.by_rank[rank]) == 6
+    assert slowdown.by_stage[1] == max(slowdown.by_stage.values())
+    assert slowdown.by_dp_rank[2] == max(slowdown.by_dp_rank.values())
+    assert slowdown.last_stage.share is not None
+    assert slowdown.last_stage.share < 0.1
 
 
 def test_a_long_last_stage_explains_the_slowdown() -> None:
@@ -84,25 +84,25 @@ def test_a_long_last_stage_explains_the_slowdown() -> None:
         times = 2 if stage == STAGES - 1 and operation == "forward-compute" else 1
         return times * usual(step, dp_rank, stage, operation)
 
-    found = slowdown_of(generated_job(ORDERS, DP_RANKS, duration=long))
-    assert found.last_stage.ranks == (8, 9, 10, 11)
-    assert found.last_stage.share is not None
-    assert found.last_stage.share > 0.9
-    assert next(iter(found.by_operation)) == "forward-compute"
-    assert found.by_operation["optimizer"] == pytest.approx(1)
+    slowdown = slowdown_of(generated_job(ORDERS, DP_RANKS, duration=long))
+    assert slowdown.last_stage.ranks == (8, 9, 10, 11)
+    assert slowdown.last_stage.share is not None
+    assert slowdown.last_stage.share > 0.9
+    assert next(iter(slowdown.by_operation)) == "forward-compute"
+    assert slowdown.by_operation["optimizer"] == pytest.approx(1)
 
 
 def test_launch_delays_count_apart() -> None:
-    found = slowdown_of(generated_job(ORDERS, DP_RANKS, launch_ns=1e5))
-    assert found.launch > 1.03
-    assert found.blocking == pytest.approx(1, abs=0.01)
+    slowdown = slowdown_of(generated_job(ORDERS, DP_RANKS, launch_ns=1e5))
+    assert slowdown.launch > 1.03
+    assert slowdown.blocking == pytest.approx(1, abs=0.01)
 
 
 def test_incomplete_steps_are_listed() -> None:
     job = generated_job(ORDERS, DP_RANKS, steps=4)
     lost = (pl.col("step") == 2) & (pl.col("operation") == "optimizer") & (pl.col("rank") == 3)
-    found = slowdown_of(job.filter(~lost))
-    assert (found.steps, found.skipped_steps) == ((0, 1, 3), (2,))
+    slowdown = slowdown_of(job.filter(~lost))
+    assert (slowdown.steps, slowdown.skipped_steps) == ((0, 1, 3), (2,))
 
 
 @pytest.mark.parametrize(
@@ -114,15 +114,15 @@ def test_incomplete_steps_are_listed() -> None:
     ],
 )
 def test_jobs_without_a_schedule_say_why(lost: pl.Expr, reason: str) -> None:
-    found = job_slowdown(generated_job(ORDERS, DP_RANKS).filter(~lost))
-    assert isinstance(found, NotApplicable)
-    assert reason in found.reason
+    slowdown = job_slowdown(generated_job(ORDERS, DP_RANKS).filter(~lost))
+    assert isinstance(slowdown, NotApplicable)
+    assert reason in slowdown.reason
 
 
 def test_the_dictionary_has_the_keys_of_the_command() -> None:
-    told = slowdown_of(generated_job(ORDERS, DP_RANKS)).to_dict()
-    assert {"blocking", "launch", "worst_workers"} <= set(told)
-    assert json.loads(json.dumps(told)) == told
+    document = slowdown_of(generated_job(ORDERS, DP_RANKS)).to_dict()
+    assert {"blocking", "launch", "worst_workers"} <= set(document)
+    assert json.loads(json.dumps(document)) == document
 
 
 def test_the_table_lists_the_worst_parts() -> None:
@@ -146,28 +146,28 @@ def test_the_table_lists_the_worst_parts() -> None:
 @needs_shared
 @pytest.mark.parametrize("path", PUBLIC, ids=lambda path: path.stem)
 def test_public_jobs_have_their_published_figures(path: Path) -> None:
-    found = slowdown_of(read_job_operations(path))
+    slowdown = slowdown_of(read_job_operations(path))
     published = _json(path, "result")
-    assert found.blocking == pytest.approx(published["blocking_slowdown"], abs=1e-5)
-    assert found.launch == pytest.approx(published["launch_slowdown"], abs=1e-5)
+    assert slowdown.blocking == pytest.approx(published["blocking_slowdown"], abs=1e-5)
+    assert slowdown.launch == pytest.approx(published["launch_slowdown"], abs=1e-5)
     for key, figures in (
-        ("optype", found.by_operation),
-        ("stage", found.by_stage),
-        ("dp_rank", found.by_dp_rank),
+        ("optype", slowdown.by_operation),
+        ("stage", slowdown.by_stage),
+        ("dp_rank", slowdown.by_dp_rank),
     ):
         by_name = {str(name): value for name, value in figures.items()}
         assert by_name == pytest.approx(published[f"blocking_decompose_by_{key}"], abs=1e-5)
-    for key, times in (("base", found.measured_ns), ("nodelay", found.simulated_ns)):
-        seconds = {str(step): time / 1e9 for step, time in zip(found.steps, times, strict=True)}
+    for key, times in (("base", slowdown.measured_ns), ("nodelay", slowdown.simulated_ns)):
+        seconds = {str(step): time / 1e9 for step, time in zip(slowdown.steps, times, strict=True)}
         assert seconds == pytest.approx(published[f"step_t_{key}"], abs=1e-5)
-    _compare(found.last_stage, _json(path, "ms"), "Ms")
-    _compare(found.worst_workers, _json(path, "mw"), "Mw")
+    _compare(slowdown.last_stage, _json(path, "ms"), "Ms")
+    _compare(slowdown.worst_workers, _json(path, "mw"), "Mw")
 
 
-def _compare(found: ExplainedSlowdown, published: Mapping[str, float], key: str) -> None:
-    assert found.share == pytest.approx(published[key], abs=1e-5)
-    assert found.alone_share == pytest.approx(published["add"], abs=1e-5)
-    assert found.fixed_ns / 1e9 == pytest.approx(published["trem"], abs=1e-5)
+def _compare(slowdown: ExplainedSlowdown, published: Mapping[str, float], key: str) -> None:
+    assert slowdown.share == pytest.approx(published[key], abs=1e-5)
+    assert slowdown.alone_share == pytest.approx(published["add"], abs=1e-5)
+    assert slowdown.fixed_ns / 1e9 == pytest.approx(published["trem"], abs=1e-5)
 
 
 def _json(path: Path, kind: str) -> dict[str, float]:

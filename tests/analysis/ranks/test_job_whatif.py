@@ -10,7 +10,7 @@ import pytest
 from gpusight.analysis.ranks.job_whatif import operations_whatif, ranks_whatif
 from gpusight.analysis.ranks.rank_digest import RankDigest
 from gpusight.errors import UsageError
-from gpusight.readers.jobs.job_trace import read_job_operations
+from gpusight.readers.job_trace import read_job_operations
 from gpusight.results import NotApplicable, TableResult
 from tests.analysis.ranks.generated_job import generated_job, one_forward_one_backward, usual
 from tests.analysis.ranks.jobs import MS, NONE, US, Collective, Delay, digest, job_digests, step

@@ -80,5 +80,5 @@ ALL = [0, 1, 2, 3]
 def test_dimensions_are_named(
     rows: dict[int, list[Row]], expected: dict[str, list[list[int]]]
 ) -> None:
-    found = {one.kind: [list(ranks) for ranks in one.groups] for one in parallelism(job(rows))}
-    assert found == expected
+    groups = {axis.kind: [list(ranks) for ranks in axis.groups] for axis in parallelism(job(rows))}
+    assert groups == expected

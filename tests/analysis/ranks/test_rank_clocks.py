@@ -36,11 +36,11 @@ def errors_of(
     true = simulated.end[:, 0]
     return [
         (
-            np.abs(found.offset_at(end[:, 0]) - (clock.ahead(true) - clocks[0].ahead(true))),
-            found.error_at(end[:, 0]),
-            found,
+            np.abs(fitted.offset_at(end[:, 0]) - (clock.ahead(true) - clocks[0].ahead(true))),
+            fitted.error_at(end[:, 0]),
+            fitted,
         )
-        for found, clock in zip(rank_clocks(start, end)[1:], clocks[1:], strict=True)
+        for fitted, clock in zip(rank_clocks(start, end)[1:], clocks[1:], strict=True)
     ]
 
 
@@ -53,10 +53,10 @@ def test_injected_clocks_are_recovered_and_intervals_cover() -> None:
         simulated = simulated_ranks(random, ranks, int(random.integers(60, 300)), seconds=SECONDS)
         clocks = [random_clock(random, SECONDS)]
         clocks += [random_clock(random, SECONDS, jumps=jumps) for _ in range(ranks - 1)]
-        for error, stated, found in errors_of(simulated, clocks):
+        for error, stated, fitted in errors_of(simulated, clocks):
             errors.append(error)
             covered.append(np.mean(error <= stated))
-            right.append(len(found.jumps) == jumps)
+            right.append(len(fitted.jumps) == jumps)
             assert np.median(stated) < 5_000
     assert len(errors) > 200
     assert np.median(np.concatenate(errors)) < 2_000
@@ -91,12 +91,12 @@ def test_one_jump_is_found_with_time_and_size(
 ) -> None:
     simulated = simulated_ranks(np.random.default_rng(seed), 2, 150, seconds=SECONDS)
     clock = InjectedClock(offset, drift, ((at * SECONDS * 1e9, size),))
-    [(error, _, found)] = errors_of(simulated, [InjectedClock(), clock])
-    [jump] = found.jumps
+    [(error, _, fitted)] = errors_of(simulated, [InjectedClock(), clock])
+    [jump] = fitted.jumps
     assert jump.size_ns == pytest.approx(size, abs=5_000)
     assert abs(jump.time_ns - at * SECONDS * 1e9) < 3 * SECONDS * 1e9 / 150
     assert np.median(error) < 3_000
-    assert found.drift_ppm == pytest.approx(drift, abs=3)
+    assert fitted.drift_ppm == pytest.approx(drift, abs=3)
 
 
 @settings(max_examples=15, deadline=None)
@@ -128,10 +128,10 @@ def test_a_rank_that_is_always_last_makes_the_interval_wide(last: int) -> None:
     for _ in range(10):
         simulated = simulated_ranks(random, 3, 150, notice_ns=8_000.0, always_last=last)
         results = errors_of(simulated, [InjectedClock(), InjectedClock(1e7, 10), InjectedClock()])
-        for rank, (error, stated, found) in enumerate(results, 1):
+        for rank, (error, stated, fitted) in enumerate(results, 1):
             assert (error <= stated).all()
-            assert found.one_sided == (last in (0, rank))
-            assert (np.median(stated) > 8_000) == found.one_sided
+            assert fitted.one_sided == (last in (0, rank))
+            assert (np.median(stated) > 8_000) == fitted.one_sided
 
 
 def test_a_drift_that_changes_is_followed() -> None:
@@ -141,11 +141,11 @@ def test_a_drift_that_changes_is_followed() -> None:
     for times in (start, end):  # 20 ppm, then -20 ppm
         times[:, 1] += 2e-5 * (3e10 - np.abs(times[:, 1] - 3e10))
     truth = 2e-5 * (3e10 - np.abs(simulated.end[:, 0] - 3e10))
-    found = rank_clocks(start, end)[1]
-    error = np.abs(found.offset_at(end[:, 0]) - truth)
+    fitted = rank_clocks(start, end)[1]
+    error = np.abs(fitted.offset_at(end[:, 0]) - truth)
     assert np.percentile(error, 99) < 10_000
-    assert np.mean(error <= found.error_at(end[:, 0]) + 1_000) >= 0.95  # knots lie on a grid
-    assert found.jumps == ()
+    assert np.mean(error <= fitted.error_at(end[:, 0]) + 1_000) >= 0.95  # knots lie on a grid
+    assert fitted.jumps == ()
 
 
 def test_ranks_are_connected_through_others() -> None:
@@ -156,11 +156,11 @@ def test_ranks_are_connected_through_others() -> None:
     present = np.zeros(start.shape, bool)
     present[0::2, :2] = present[1::2, 1:3] = True
     present[:2, 3] = True
-    found = rank_clocks(start.astype(np.int64), end.astype(np.int64), present)
-    offset = found[2].offset_at(end[:, 0]) - (clocks[2].ahead(end[:, 0]))
+    fitted = rank_clocks(start.astype(np.int64), end.astype(np.int64), present)
+    offset = fitted[2].offset_at(end[:, 0]) - (clocks[2].ahead(end[:, 0]))
     assert np.max(np.abs(offset)) < 5_000
-    assert found[2].error_ns > found[1].error_ns
-    assert found[3].to_dict() == {
+    assert fitted[2].error_ns > fitted[1].error_ns
+    assert fitted[3].to_dict() == {
         "rank": 3,
         "offset_ns": None,
         "drift_ppm": None,
@@ -175,18 +175,18 @@ def test_events_that_wait_for_nobody_are_ignored() -> None:
     start, end = simulated.start.copy(), simulated.end.copy()
     alone = random.choice(200, 40, replace=False)
     end[alone] = start[alone] + 50_000  # an asynchronous call returns at once
-    found = rank_clocks(start, end)[1]
-    assert found.ignored > 20
-    assert abs(found.offset_ns) < 5_000
+    fitted = rank_clocks(start, end)[1]
+    assert fitted.ignored > 20
+    assert abs(fitted.offset_ns) < 5_000
 
 
 def test_times_are_converted_to_the_reference() -> None:
     random = np.random.default_rng(11)
     simulated = simulated_ranks(random, 2)
     start, end = simulated.recorded([InjectedClock(), InjectedClock(4e7, -50)])
-    found = rank_clocks(start, end, ranks=[8, 9])[1]
-    assert (found.rank, found.reference) == (9, 8)
-    there = found.to_reference(end[:, 1].astype(np.int64))
+    fitted = rank_clocks(start, end, ranks=[8, 9])[1]
+    assert (fitted.rank, fitted.reference) == (9, 8)
+    there = fitted.to_reference(end[:, 1].astype(np.int64))
     assert np.median(np.abs(there - simulated.end[:, 1])) < 2_000
     assert rank_clocks(start, end)[0].offset_ns == 0
 
@@ -237,15 +237,15 @@ def test_injected_into_captures_of_one_host(planted: int) -> None:
             np.stack([c.ahead(t[:, r] - origin) for r, c in enumerate(injected)], axis=1)
             for t in (start, end)
         )
-        found = rank_clocks(
+        fitted = rank_clocks(
             start + np.rint(added_start).astype(np.int64), end + np.rint(added_end).astype(np.int64)
         )
         middle = end[:, 0]
         for rank in range(1, 4):
             truth = injected[rank].ahead(middle - origin)
-            moved = found[rank].offset_at(middle) - plain[rank].offset_at(middle) - truth
+            moved = fitted[rank].offset_at(middle) - plain[rank].offset_at(middle) - truth
             errors.append(float(np.abs(np.median(moved))))
-            outside = np.abs(found[rank].offset_at(middle) - truth) > found[rank].error_at(middle)
+            outside = np.abs(fitted[rank].offset_at(middle) - truth) > fitted[rank].error_at(middle)
             assert outside.mean() <= 0.05
     assert np.median(errors) < 2_000
     assert np.percentile(errors, 99) < 10_000
@@ -261,11 +261,11 @@ def test_two_gpus_of_a_public_capture() -> None:
         np.stack([transfers.filter(device=gpu)[name].to_numpy() for gpu in (0, 1)], axis=1)
         for name in ("start_ns", "end_ns")
     )
-    found = rank_clocks(start, end)[1]
+    fitted = rank_clocks(start, end)[1]
     assert len(start) == 31
-    assert found.offset_ns == pytest.approx(-6_200, abs=found.error_ns)
-    assert found.error_ns < 3_000
-    assert found.notice_ns == pytest.approx(9_800, abs=1_000)
+    assert fitted.offset_ns == pytest.approx(-6_200, abs=fitted.error_ns)
+    assert fitted.error_ns < 3_000
+    assert fitted.notice_ns == pytest.approx(9_800, abs=1_000)
 
 
 def test_many_ranks_are_rarely_last_themselves() -> None:
@@ -274,6 +274,6 @@ def test_many_ranks_are_rarely_last_themselves() -> None:
     simulated = simulated_ranks(random, 64, 60, notice_ns=9_000.0)
     clocks = [random_clock(random, SECONDS) for _ in range(64)]
     results = errors_of(simulated, clocks)
-    assert not any(found.one_sided for _, _, found in results)
+    assert not any(fitted.one_sided for _, _, fitted in results)
     assert np.median(np.concatenate([error for error, _, _ in results])) < 1_000
     assert np.mean([np.mean(error <= stated) for error, stated, _ in results]) >= 0.95

@@ -180,5 +180,5 @@ def test_some_late_steps_among_noise_are_found() -> None:
     def plan(rank: int, step: int) -> Delay:
         return Delay(host_ns=20 * MS) if rank == 1 and step % 3 == 1 else NONE
 
-    [one] = found(plan, steps=14, noise=noise)
-    assert (one.rank, one.cause, one.pattern) == (1, "host", "every 3rd step")
+    [straggler] = found(plan, steps=14, noise=noise)
+    assert (straggler.rank, straggler.cause, straggler.pattern) == (1, "host", "every 3rd step")

@@ -298,8 +298,8 @@ def test_busy_tensor_cores_give_an_estimate_when_the_name_tells_the_format() -> 
     assert result["arithmetic"] == "tensor bf16"
     assert result["compute_share"] == pytest.approx(0.5)
     assert result["flops"] == pytest.approx(0.5 * result["peak_tensor_bf16"] * 1e-6)
-    untold = roofline_points(h200_trace("mystery", **{TENSOR: 50})).row(0, named=True)
-    assert (untold["flops"], untold["estimated"]) == (None, False)
+    unknown = roofline_points(h200_trace("mystery", **{TENSOR: 50})).row(0, named=True)
+    assert (unknown["flops"], unknown["estimated"]) == (None, False)
 
 
 def test_the_busiest_of_old_and_new_tensor_units_counts() -> None:

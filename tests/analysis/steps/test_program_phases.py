@@ -207,10 +207,10 @@ def test_a_diagnosis_leaves_it_out_and_says_so() -> None:
     assert diagnosis.focus.start_ns == 5_000 * US
     assert diagnosis.focus.before_ns == 5_000 * US
     assert any("5.00 ms (program start) are excluded" in note for note in diagnosis.notes)
-    told = diagnosis.findings[0]
-    assert (told.rule, told.recoverable_ns, told.share) == ("startup-bound", None, None)
-    assert told.title.startswith("Start-up: 5.00 ms of 5.50 ms")
-    assert {e.metric: e.value for e in told.evidence}["code_ns"] == 890 * US
+    finding = diagnosis.findings[0]
+    assert (finding.rule, finding.recoverable_ns, finding.share) == ("startup-bound", None, None)
+    assert finding.title.startswith("Start-up: 5.00 ms of 5.50 ms")
+    assert {e.metric: e.value for e in finding.evidence}["code_ns"] == 890 * US
     assert diagnosis.covered["warmup-in-window"] == "startup-bound"
 
 
@@ -218,9 +218,9 @@ def test_it_stays_where_it_is_asked_for() -> None:
     trace = build_trace(
         {"source": "nsys-sqlite"}, devices=[{"device": 0}], **starting_program().tables
     )
-    for asked in ({"warmup": True}, {"window": (0, None)}):
-        diagnosis = diagnose_timeline(trace, **asked)
+    for options in ({"warmup": True}, {"window": (0, None)}):
+        diagnosis = diagnose_timeline(trace, **options)
         assert isinstance(diagnosis, TimelineDiagnosis)
         assert diagnosis.focus.start_ns == 0
-        told = next(f for f in diagnosis.findings if f.rule == "warmup-in-window")
-        assert told.recoverable_ns == 5_007 * US
+        finding = next(f for f in diagnosis.findings if f.rule == "warmup-in-window")
+        assert finding.recoverable_ns == 5_007 * US

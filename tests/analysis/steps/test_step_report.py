@@ -211,15 +211,15 @@ def test_a_capture_of_few_activities_is_read(kind: str, count: int) -> None:
 
 
 def test_a_window_without_a_whole_step_says_so() -> None:
-    found = steps(program(), window=(110 * US, 100_000_000))
-    assert isinstance(found, Composite)  # cut at the last activity; two steps are inside
-    found = steps(program(), window=(0, 50 * US))
-    assert isinstance(found, NotApplicable)
-    assert found.reason == "the window contains no whole step"
+    report = steps(program(), window=(110 * US, 100_000_000))
+    assert isinstance(report, Composite)  # cut at the last activity; two steps are inside
+    report = steps(program(), window=(0, 50 * US))
+    assert isinstance(report, NotApplicable)
+    assert report.reason == "the window contains no whole step"
     lone = build_trace(kernels=[{"start_ns": 5, "end_ns": 90, "name": "k"}])
-    found = steps(lone, window=(0, 50))
-    assert isinstance(found, NotApplicable)
-    assert "does not repeat itself" in found.reason
+    report = steps(lone, window=(0, 50))
+    assert isinstance(report, NotApplicable)
+    assert "does not repeat itself" in report.reason
 
 
 def test_a_step_is_never_busier_than_it_is_long() -> None:

@@ -52,20 +52,20 @@ def program(
 
 
 def chosen(trace: Trace, **options: Any) -> StepWindow:
-    found = step_window(trace, **options)
-    assert isinstance(found, StepWindow), found
-    return found
+    window = step_window(trace, **options)
+    assert isinstance(window, StepWindow), window
+    return window
 
 
-def numbers(found: StepWindow) -> list[int]:
-    return [step.number for step in found.steps]
+def numbers(window: StepWindow) -> list[int]:
+    return [step.number for step in window.steps]
 
 
 def test_the_window_is_that_of_the_kept_steps() -> None:
-    found = chosen(program([1, 1, 1, 1]))
-    assert numbers(found) == [0, 1, 2, 3]
-    assert (found.start_ns, found.end_ns) == (0, round(4.3 * MS))
-    assert (found.left_out, found.notes) == ((), ())
+    window = chosen(program([1, 1, 1, 1]))
+    assert numbers(window) == [0, 1, 2, 3]
+    assert (window.start_ns, window.end_ns) == (0, round(4.3 * MS))
+    assert (window.left_out, window.notes) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_the_window_is_that_of_the_kept_steps() -> None:
     ],
 )
 def test_warm_up_is_left_out(lengths: list[float], kept: list[int]) -> None:
-    found = chosen(program(lengths))
-    assert numbers(found) == kept
-    assert [s.number for s in found.left_out] == [n for n in range(len(lengths)) if n not in kept]
-    if found.left_out:
-        assert f"{len(found.left_out)} of {len(lengths)} steps excluded" in found.notes[0]
-        assert "step_0" in found.notes[0]
+    window = chosen(program(lengths))
+    assert numbers(window) == kept
+    assert [s.number for s in window.left_out] == [n for n in range(len(lengths)) if n not in kept]
+    if window.left_out:
+        assert f"{len(window.left_out)} of {len(lengths)} steps excluded" in window.notes[0]
+        assert "step_0" in window.notes[0]
     assert numbers(chosen(program(lengths), warmup=True)) == list(range(len(lengths)))
 
 
@@ -108,8 +108,8 @@ def test_the_recorder_has_warmed_up(name: str, timed: int, kept: list[int]) -> N
         step["name"] = name.format(number)
     pace = Pace(timed, 1e6, 1e6, 0.0, BEFORE, OPTIMIZER)
     mark = {"name": f"{MESSAGE}{pace.to_text()}", "kind": "mark"}
-    found = chosen(build_trace(**{**tables, "ranges": [mark, *tables["ranges"]]}))
-    assert numbers(found) == kept
+    window = chosen(build_trace(**{**tables, "ranges": [mark, *tables["ranges"]]}))
+    assert numbers(window) == kept
 
 
 def test_a_step_that_loads_modules_is_warm_up_sooner() -> None:
@@ -119,15 +119,15 @@ def test_a_step_that_loads_modules_is_warm_up_sooner() -> None:
 
 def test_a_range_called_warm_up_is_believed_even_of_two_steps() -> None:
     around = [{"name": "Warm-up", "start_ns": 0, "end_ns": MS, "thread": 12}]
-    found = chosen(program([1, 1], ranges=around))
-    assert numbers(found) == [1]
-    assert "named so" in found.notes[0]
+    window = chosen(program([1, 1], ranges=around))
+    assert numbers(window) == [1]
+    assert "named so" in window.notes[0]
 
 
 def test_a_step_that_the_capture_cut_off_is_left_out() -> None:
-    found = chosen(program([1, 1, 1, 0.4], launches=[9, 9, 9, 3], gpu_ms=0.1))
-    assert numbers(found) == [0, 1, 2]
-    assert "cut off" in found.notes[0]
+    window = chosen(program([1, 1, 1, 0.4], launches=[9, 9, 9, 3], gpu_ms=0.1))
+    assert numbers(window) == [0, 1, 2]
+    assert "cut off" in window.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -146,16 +146,16 @@ def test_a_step_that_the_capture_cut_off_is_left_out() -> None:
 def test_steps_whose_gpu_work_is_missing_at_either_end_are_partial(
     launches: list[int], kept: list[int], partial: int
 ) -> None:
-    found = chosen(program([5.0] * len(launches), launches=launches))
-    assert numbers(found) == kept
-    assert found.partial == len(found.left_out) == partial
-    assert any(note.startswith("excluded as partial") for note in found.notes) == bool(partial)
+    window = chosen(program([5.0] * len(launches), launches=launches))
+    assert numbers(window) == kept
+    assert window.partial == len(window.left_out) == partial
+    assert any(note.startswith("excluded as partial") for note in window.notes) == bool(partial)
 
 
 def test_a_long_first_step_without_gpu_work_is_warm_up() -> None:
-    found = chosen(program([50.0, *[5.0] * 6], launches=[0, *[8] * 6]))
-    assert numbers(found) == [1, 2, 3, 4, 5, 6]
-    assert (found.partial, len(found.left_out)) == (0, 1)
+    window = chosen(program([50.0, *[5.0] * 6], launches=[0, *[8] * 6]))
+    assert numbers(window) == [1, 2, 3, 4, 5, 6]
+    assert (window.partial, len(window.left_out)) == (0, 1)
 
 
 def test_the_window_lasts_until_the_gpu_is_done_and_steps_are_as_long_as_it_takes() -> None:
@@ -174,16 +174,16 @@ def test_the_window_lasts_until_the_gpu_is_done_and_steps_are_as_long_as_it_take
             for n in range(4)
         ],
     )  # fmt: skip
-    found = chosen(trace)
-    assert numbers(found) == [0, 1, 2, 3]
-    assert found.end_ns == 4 * MS + 100_000
+    window = chosen(trace)
+    assert numbers(window) == [0, 1, 2, 3]
+    assert window.end_ns == 4 * MS + 100_000
 
 
 def test_without_steps_everything_is_looked_at() -> None:
     trace = build_trace(kernels=[{"start_ns": 5, "end_ns": 90, "name": "k"}])
-    found = chosen(trace)
-    assert (found.start_ns, found.end_ns, found.steps, found.how) == (5, 90, (), "")
-    assert "no steps" in found.notes[0]
+    window = chosen(trace)
+    assert (window.start_ns, window.end_ns, window.steps, window.how) == (5, 90, (), "")
+    assert "no steps" in window.notes[0]
     assert isinstance(step_window(trace, steps="1"), NotApplicable)
 
 
@@ -235,8 +235,8 @@ def test_windows_that_make_no_sense(text: str) -> None:
 
 
 def test_a_window_holds_the_steps_wholly_inside() -> None:
-    found = chosen(program([1, 1, 1]), window=(1 * MS, None))
-    assert (found.start_ns, numbers(found)) == (1 * MS, [1, 2])
+    window = chosen(program([1, 1, 1]), window=(1 * MS, None))
+    assert (window.start_ns, numbers(window)) == (1 * MS, [1, 2])
     with pytest.raises(UsageError, match="no activity"):
         step_window(program([1, 1, 1]), window=(50 * MS, None))
     with pytest.raises(UsageError, match="exclude each other"):
@@ -249,9 +249,9 @@ def test_ranges_that_are_the_repetition_become_the_steps() -> None:
         for n in range(3)
     ]
     trace = program([1, 1, 1], ranges=inner)
-    found = chosen(trace, selection=Selection(within="forward"))
-    assert [s.name for s in found.steps] == ["forward"] * 3
-    assert (found.start_ns, found.end_ns) == (1_000, 2_700_000)
+    window = chosen(trace, selection=Selection(within="forward"))
+    assert [s.name for s in window.steps] == ["forward"] * 3
+    assert (window.start_ns, window.end_ns) == (1_000, 2_700_000)
 
 
 def test_ranges_inside_steps_only_bound_the_window() -> None:
@@ -260,9 +260,9 @@ def test_ranges_inside_steps_only_bound_the_window() -> None:
         for step in range(3)
         for at in (step * 1_100_000 + 1_000, step * 1_100_000 + 700_000)
     ]
-    found = chosen(program([1, 1, 1], ranges=inner), selection=Selection(within="layer"))
-    assert (found.start_ns, found.end_ns) == (1_000, 2_901_000)
-    assert numbers(found) == [1]
+    window = chosen(program([1, 1, 1], ranges=inner), selection=Selection(within="layer"))
+    assert (window.start_ns, window.end_ns) == (1_000, 2_901_000)
+    assert numbers(window) == [1]
 
 
 def test_one_range_around_all_gives_the_steps_inside() -> None:
@@ -287,14 +287,14 @@ def test_the_process_with_most_gpu_work_is_looked_at() -> None:
                                 "name": "k", "process": process, **key})  # fmt: skip
     processes = [{"process": p, "pid": 100 + p} for p in (1, 2)]
     trace = build_trace(ranges=ranges, api_calls=calls, kernels=kernels, processes=processes)
-    found = chosen(trace)
-    assert {step.process for step in found.steps} == {2}
-    assert "process 102, the one of 2 with the most GPU work; --process" in found.notes[0]
-    assert found.text.endswith(", those of process 102 (most GPU work of 2)")
-    found = chosen(trace, selection=Selection(process="101"))
-    assert {step.process for step in found.steps} == {1}
-    assert not found.process
-    assert not any("process" in note for note in found.notes)
+    window = chosen(trace)
+    assert {step.process for step in window.steps} == {2}
+    assert "process 102, the one of 2 with the most GPU work; --process" in window.notes[0]
+    assert window.text.endswith(", those of process 102 (most GPU work of 2)")
+    window = chosen(trace, selection=Selection(process="101"))
+    assert {step.process for step in window.steps} == {1}
+    assert not window.process
+    assert not any("process" in note for note in window.notes)
 
 
 # A host that runs ahead of the GPU ------------------------------------------------------------
@@ -319,21 +319,21 @@ def ahead(lengths: list[int], *, host: int = 10, beside: Any = ()) -> Trace:
 
 def test_the_window_starts_when_the_gpu_is_done_with_earlier_steps() -> None:
     """All steps are launched within 50 ns; the GPU is several steps behind."""
-    found = chosen(ahead([100] * 5), steps="2-3")
-    assert (found.start_ns, found.end_ns, found.step_ns) == (203, 403, 100)
-    assert (found.host_start_ns, found.time.host_end_ns) == (20, 39)
+    window = chosen(ahead([100] * 5), steps="2-3")
+    assert (window.start_ns, window.end_ns, window.step_ns) == (203, 403, 100)
+    assert (window.host_start_ns, window.time.host_end_ns) == (20, 39)
 
 
 def test_the_window_starts_with_the_host_where_the_gpu_waits_for_it() -> None:
-    found = chosen(ahead([4] * 5), steps="2-3")
-    assert (found.start_ns, found.end_ns) == (20, 39)
+    window = chosen(ahead([4] * 5), steps="2-3")
+    assert (window.start_ns, window.end_ns) == (20, 39)
 
 
 def test_work_of_other_streams_that_outlasts_the_first_step_delays_none() -> None:
     # One kernel of step 1 ends in the middle of step 2, another one after all steps.
-    found = chosen(ahead([100] * 5, beside=[(15, 16, 250), (16, 17, 900)]), steps="2-3")
-    assert (found.start_ns, found.end_ns) == (250, 403)
-    begun, done = step_spans(ahead([100] * 5, beside=[(15, 16, 250)]), found.steps)
+    window = chosen(ahead([100] * 5, beside=[(15, 16, 250), (16, 17, 900)]), steps="2-3")
+    assert (window.start_ns, window.end_ns) == (250, 403)
+    begun, done = step_spans(ahead([100] * 5, beside=[(15, 16, 250)]), window.steps)
     assert (begun.tolist(), done.tolist()) == ([250, 303], [303, 403])
 
 
@@ -341,15 +341,15 @@ def test_steps_that_overlap_on_the_gpu_share_the_time_by_their_ends() -> None:
     """Work of each step runs 30 ns into the next one's, on another stream."""
     beside = [(step * 100 + 5, step * 100 + 5, step * 100 + 130) for step in range(5)]
     trace = ahead([50] * 5, host=100, beside=beside)
-    found = chosen(trace, steps="1-3")
-    assert (found.start_ns, found.end_ns, found.step_ns) == (130, 430, 100)
+    window = chosen(trace, steps="1-3")
+    assert (window.start_ns, window.end_ns, window.step_ns) == (130, 430, 100)
 
 
 def test_a_capture_without_gpu_work_has_a_window_of_its_host_steps() -> None:
     bounds = [{"start_ns": n * 10, "end_ns": n * 10 + 8} for n in range(4)]
     ranges = [{"name": f"step_{n}", **step} for n, step in enumerate(bounds)]
-    found = chosen(build_trace(ranges=ranges))
-    assert (found.start_ns, found.end_ns) == (0, 38)
+    window = chosen(build_trace(ranges=ranges))
+    assert (window.start_ns, window.end_ns) == (0, 38)
 
 
 # Captures -------------------------------------------------------------------------------------
@@ -357,35 +357,35 @@ def test_a_capture_without_gpu_work_has_a_window_of_its_host_steps() -> None:
 
 @pytest.mark.parametrize("path", [*EVERY_SQLITE, *EVERY_REPORT, *EVERY_TORCH_TRACE], ids=name)
 def test_every_capture_has_a_window_or_a_reason(path: Any) -> None:
-    found = step_window(opened(path))
-    if isinstance(found, NotApplicable):
-        assert found.reason
+    window = step_window(opened(path))
+    if isinstance(window, NotApplicable):
+        assert window.reason
         return
-    assert found.start_ns < found.end_ns
-    assert list(found.steps) == sorted(found.steps, key=lambda step: step.start_ns)
-    assert all(found.host_start_ns <= s.start_ns < s.end_ns <= found.end_ns for s in found.steps)
-    assert len(found.left_out) <= len(found.steps)
-    assert bool(found.how) == bool(found.steps)
-    if found.steps:
-        begun, done = step_spans(opened(path), found.steps)
+    assert window.start_ns < window.end_ns
+    assert list(window.steps) == sorted(window.steps, key=lambda step: step.start_ns)
+    assert all(window.host_start_ns <= s.start_ns < s.end_ns <= window.end_ns for s in window.steps)
+    assert len(window.left_out) <= len(window.steps)
+    assert bool(window.how) == bool(window.steps)
+    if window.steps:
+        begun, done = step_spans(opened(path), window.steps)
         took = done - begun
-        assert (begun[0], done[-1]) == (found.start_ns, found.end_ns)
+        assert (begun[0], done[-1]) == (window.start_ns, window.end_ns)
         assert (begun[1:] == done[:-1]).all()
-        assert took.min() <= found.step_ns <= took.max()
+        assert took.min() <= window.step_ns <= took.max()
 
 
 @needs_shared
 def test_steps_that_never_wait_for_the_gpu_are_all_kept() -> None:
-    found = chosen(opened(SHARED / "nsys" / "healthy.sqlite"))
-    assert len(found.steps) == 10
-    assert found.end_ns - found.steps[-1].end_ns > 10 * MS
+    window = chosen(opened(SHARED / "nsys" / "healthy.sqlite"))
+    assert len(window.steps) == 10
+    assert window.end_ns - window.steps[-1].end_ns > 10 * MS
 
 
 def test_a_window_is_cut_to_what_the_capture_saw() -> None:
     """Time before the first and after the last activity would count as idle."""
-    found = chosen(program([1, 1, 1]), window=(0, 100_000 * MS))
-    assert (found.start_ns, found.end_ns, numbers(found)) == (0, round(3.2 * MS), [0, 1, 2])
-    assert found.notes == ("the window is cut to the activity in the capture: 0 ns to 3.200 ms",)
+    window = chosen(program([1, 1, 1]), window=(0, 100_000 * MS))
+    assert (window.start_ns, window.end_ns, numbers(window)) == (0, round(3.2 * MS), [0, 1, 2])
+    assert window.notes == ("the window is cut to the activity in the capture: 0 ns to 3.200 ms",)
     assert chosen(program([1, 1, 1]), window=(0, 2 * MS)).notes == ()
 
 
@@ -402,27 +402,27 @@ def test_a_window_of_many_steps_does_not_compare_all_with_all(
         return of_step(step)
 
     monkeypatch.setattr(TraceStep, "__hash__", counting)
-    found = chosen(program([1] * count), window=(0, 100 * MS))
-    assert len(found.steps) + len(found.left_out) == count
+    window = chosen(program([1] * count), window=(0, 100 * MS))
+    assert len(window.steps) + len(window.left_out) == count
     assert hashed <= 2 * count
 
 
-@pytest.mark.parametrize(("lost", "told"), [((0, 5), True), ((5,), False)])
-def test_kernels_whose_end_is_lost_are_told_if_most_are(lost: tuple[int, ...], told: bool) -> None:
+@pytest.mark.parametrize(("lost", "noted"), [((0, 5), True), ((5,), False)])
+def test_kernels_whose_ends_are_lost_are_noted(lost: tuple[int, ...], noted: bool) -> None:
     kernels = [{"start_ns": n, "end_ns": n if n in lost else n + 2, "name": "k"} for n in (0, 5, 9)]
-    found = chosen(build_trace(kernels=kernels))
+    window = chosen(build_trace(kernels=kernels))
     note = "2 of 3 kernels have zero duration: the capture lacks their end times"
-    assert (note in found.notes) is told
+    assert (note in window.notes) is noted
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "1-" + "9" * 5000, "9" * 5000 + ":"])
 def test_numbers_beyond_any_capture_are_one_short_line(text: str) -> None:
-    with pytest.raises(UsageError, match="too large") as told:
+    with pytest.raises(UsageError, match="too large") as error:
         parse_steps(text)
-    assert len(str(told.value)) < 200
-    with pytest.raises(UsageError, match="beyond any capture") as told:
+    assert len(str(error.value)) < 200
+    with pytest.raises(UsageError, match="beyond any capture") as error:
         parse_window(f"0-{'9' * 5000}s")
-    assert len(str(told.value)) < 200
+    assert len(str(error.value)) < 200
 
 
 # Steps that nobody named ----------------------------------------------------------------------
@@ -454,9 +454,9 @@ def unnamed(pauses_us: list[int], kernels: str = "abcdef") -> Trace:
 
 def test_a_step_whose_end_was_not_seen_is_partial() -> None:
     """What the host does between two steps is part of a step; after the last it is unknown."""
-    found = chosen(unnamed([0, 500, 500, 500, 500]))
-    assert (len(found.steps), found.partial) == (4, 1)
-    assert found.text.endswith("(1 partial step excluded)")
+    window = chosen(unnamed([0, 500, 500, 500, 500]))
+    assert (len(window.steps), window.partial) == (4, 1)
+    assert window.text.endswith("(1 partial step excluded)")
 
 
 @pytest.mark.parametrize(
@@ -469,10 +469,10 @@ def test_a_step_whose_end_was_not_seen_is_partial() -> None:
 )
 def test_a_mean_that_one_step_dominates_is_explained(took: list[float], options: str) -> None:
     trace = program(took)
-    found = chosen(trace)
+    window = chosen(trace)
     slow = took.index(30)
-    assert found.step_ns > 4 * MS
-    (note,) = (note for note in found.notes if note.startswith("median step"))
+    assert window.step_ns > 4 * MS
+    (note,) = (note for note in window.notes if note.startswith("median step"))
     assert note == f"median step 1.10 ms; step_{slow} takes 30.1 ms; without it: {options}"
     without = chosen(trace, steps=options.removeprefix("--steps "))
     assert without.step_ns < 1.2 * MS
@@ -481,9 +481,9 @@ def test_a_mean_that_one_step_dominates_is_explained(took: list[float], options:
 
 
 def test_several_slow_steps_are_counted() -> None:
-    found = chosen(program([1, 1, 30, 1, 1, 30, 1, 30, 1, 1]))
+    window = chosen(program([1, 1, 30, 1, 1, 30, 1, 30, 1, 1]))
     note = "median step 1.10 ms; 3 steps differ from it: gpusight steps FILE lists them"
-    assert note in found.notes
+    assert note in window.notes
 
 
 def test_windows_are_suggested_where_there_are_no_steps() -> None:
@@ -508,5 +508,5 @@ def test_a_window_keeps_the_inner_loop_of_its_steps() -> None:
 
 def test_longer_steps_with_more_to_do_are_no_warm_up_and_shorter_ones_not_partial() -> None:
     trace, starts = made("conjugate_gradients_in_time_steps", 306)
-    found = chosen(trace)
-    assert len(found.steps) >= len(starts) - 1
+    window = chosen(trace)
+    assert len(window.steps) >= len(starts) - 1

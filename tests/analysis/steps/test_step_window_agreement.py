@@ -42,15 +42,15 @@ def facts(page: Composite) -> dict[str, Any]:
 
 
 def window_of(trace: Trace) -> StepWindow:
-    found = step_window(trace)
-    assert isinstance(found, StepWindow)
-    return found
+    window = step_window(trace)
+    assert isinstance(window, StepWindow)
+    return window
 
 
 @pytest.mark.parametrize("path", TIMELINES, ids=name)
 def test_commands_agree_on_the_window(path: Path) -> None:
     trace = without_profiler(opened(path))
-    found = window_of(trace)
+    window = window_of(trace)
     ledger = facts(ledger_page(gs.ledger(trace).answer))
     utilization = gs.utilization(trace, bins=5).answer
     summary = gs.summary(trace).answer
@@ -59,22 +59,22 @@ def test_commands_agree_on_the_window(path: Path) -> None:
     assert diagnosis is not None
 
     pages = [utilization, summary, timeline]
-    assert {page.window for page in pages} == {found.text}
+    assert {page.window for page in pages} == {window.text}
     known = [ledger, facts(utilization), facts(summary)]
-    if not found.steps:
+    if not window.steps:
         with pytest.raises(NotApplicableError):
             gs.steps(trace)
-        assert "no steps found" in found.text
+        assert "no steps found" in window.text
     else:
         steps = facts(gs.steps(trace).answer)
         known.append({**steps, "busy_share": steps["gpu_share"]})
         times = [steps, ledger, facts(utilization), facts(timeline)]
-        assert {page["step_ns"] for page in times} == {found.step_ns}
-        assert steps["min_ns"] <= found.step_ns <= steps["max_ns"]
-        assert diagnosis.step_ns == found.step_ns
-        assert diagnosis.steps == steps["kept"] == facts(utilization)["steps"] == len(found.steps)
-    assert diagnosis.focus.text == found.text
-    assert {page["window_ns"] for page in known} == {found.length_ns}
+        assert {page["step_ns"] for page in times} == {window.step_ns}
+        assert steps["min_ns"] <= window.step_ns <= steps["max_ns"]
+        assert diagnosis.step_ns == window.step_ns
+        assert diagnosis.steps == steps["kept"] == facts(utilization)["steps"] == len(window.steps)
+    assert diagnosis.focus.text == window.text
+    assert {page["window_ns"] for page in known} == {window.length_ns}
     busy = [page.get("busy_share", page.get("gpu_busy_share")) for page in known]
     shares = [device.busy_share for device in diagnosis.ledger.devices]
     busy.append(sum(shares) / len(shares))
@@ -99,8 +99,8 @@ def test_listings_name_the_window_in_their_headline(path: Path) -> None:
 @pytest.mark.parametrize("path", TIMELINES, ids=name)
 def test_kernels_of_the_window_are_those_of_its_steps(path: Path) -> None:
     trace = without_profiler(opened(path))
-    found = window_of(trace)
-    if not found.steps or not trace.has("kernels"):
+    window = window_of(trace)
+    if not window.steps or not trace.has("kernels"):
         pytest.skip("no kernels of steps")
     table = gs.steps(trace)["steps"].frame
     launched = int(table.filter("kept")["kernels"].sum())
@@ -147,10 +147,10 @@ def test_a_range_covers_its_occurrences_after_the_warm_up_unless_steps_are_chose
     assert (early.meta["kernels"], early.answer.window) == (2, "in ranges 'step_1', all in warm-up")
     late = gs.kernels(trace, within="step_4")
     assert (late.meta["kernels"], late.answer.window) == (2, "in ranges 'step_4'")
-    found = step_window(trace, Selection(within="step_*"))
-    assert isinstance(found, StepWindow)
-    assert (found.start_ns, len(found.steps)) == (window_of(trace).start_ns, 4)
-    assert found.notes[-1].startswith("2 occurrences of the range in warm-up are excluded")
+    window = step_window(trace, Selection(within="step_*"))
+    assert isinstance(window, StepWindow)
+    assert (window.start_ns, len(window.steps)) == (window_of(trace).start_ns, 4)
+    assert window.notes[-1].startswith("2 occurrences of the range in warm-up are excluded")
     assert gs.kernels(trace, within="step_*", steps="4").meta["kernels"] == 2
 
 

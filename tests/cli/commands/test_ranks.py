@@ -41,7 +41,7 @@ def test_the_answer_fits_a_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     lines = run(capsys, job).splitlines()
-    assert len(lines) <= 20
+    assert len(lines) <= 22
     assert max(map(len, lines)) <= 80
     assert "rank 1 is late (input)" in lines[0]
     assert any(line.startswith("rank 1 as fast as the median") for line in lines)
@@ -79,9 +79,9 @@ def test_a_trace_of_operations_gives_the_slowdown(
     text = run(capsys, trace)
     assert "2 stages x 2 data-parallel ranks" in text.splitlines()[0]
     assert max(map(len, text.splitlines())) <= 80
-    found = json.loads(run(capsys, trace, "--format", "json"))
-    assert found["slowdown"]["blocking"] > 1.05
-    assert next(iter(found["slowdown"]["by_operation"])) == "forward-compute"
+    document = json.loads(run(capsys, trace, "--format", "json"))
+    assert document["slowdown"]["blocking"] > 1.05
+    assert next(iter(document["slowdown"]["by_operation"])) == "forward-compute"
     other = tmp_path / "other.parquet"
     shutil.copy(trace, other)
     assert "pass one job trace alone" in run(capsys, trace, other, code=2)
@@ -128,3 +128,31 @@ def test_the_planted_straggler_is_found_and_balanced_ranks_are_not_accused(files
     balanced = gs.ranks(str(RANKS / files.format(-1)), cache=False, jobs=1)
     assert [s for s in balanced.stragglers if s.share > 0.05] == []
     assert json.loads(balanced.to_json())["meta"]["ranks"] == 4
+
+
+def test_a_folder_of_two_runs_is_refused_with_a_map(
+    job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = {"first": job, "second": tmp_path / "later"}
+    later = lambda rank, _: Delay(host_ns=2 * MS) if rank == 0 else NONE  # noqa: E731
+    runs["second"].mkdir()
+    for rank, trace in enumerate(job_traces(later, ranks=2, steps=8)):
+        write_torch(trace, runs["second"] / f"trace.rank{rank}.json.gz")
+    for name, folder in runs.items():
+        for file in folder.iterdir():
+            shutil.copy(file, tmp_path / f"{name}.{file.name.removeprefix('trace.')}")
+    text = run(capsys, tmp_path, code=2)
+    lines = text.splitlines()
+    assert lines[0] == "Jobs among these captures"
+    pattern = f"'{tmp_path}/second.rank*.json.gz'"
+    assert f"{tmp_path}/first.rank" in lines[-1]
+    assert pattern in lines[-1]
+    assert main(["ranks", str(tmp_path), "--format", "json", "--no-cache", "--jobs", "1"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert [(row["job"], row["rank"], row["name"]) for row in document["rows"]] == [
+        (number, rank, f"{name}.rank{rank}.json.gz")
+        for number, name in enumerate(runs, 1)
+        for rank in (0, 1)
+    ]
+    assert f"gpusight ranks {pattern}" in {row["command"] for row in document["rows"]}
+    assert "rank 0 is late (host)" in run(capsys, pattern.strip("'"))

@@ -28,8 +28,8 @@ def test_all_ranks_of_a_job(
     assert max(map(len, shown.splitlines())) <= 80
     command = ["whatif", "--ranks", str(tmp_path), "--no-cache", "--format", "json"]
     assert main([*command, "--as-median", "1", "--balance", "ranks"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["rows"][0]["change"] == "rank 1 as fast as the median"
+    document = json.loads(capsys.readouterr().out)
+    assert document["rows"][0]["change"] == "rank 1 as fast as the median"
     for arguments, message in (
         (["--ranks", str(tmp_path), "--gradients", "bf16"], "needs collectives of gradients"),
         (["--ranks", str(tmp_path), "--device", "0"], "does not apply to --ranks"),

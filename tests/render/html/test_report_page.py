@@ -27,7 +27,7 @@ from tests.reports.training_programs import EVIL, training
 from tests.shared import DATA, opened
 from tests.traces import build_trace
 
-MOST_BYTES = 3_000_000
+MAX_BYTES = 3_000_000
 CAPTURES = [
     "dataload.sqlite",
     "graph.sqlite",
@@ -185,7 +185,7 @@ def test_every_form_of_capture_gives_a_page(capture: str) -> None:
     document = Document(page)
     assert document.sections[-1] == "limitations"
     assert len(set(document.sections)) == len(document.sections)
-    assert len(page.encode()) < MOST_BYTES / 4
+    assert len(page.encode()) < MAX_BYTES / 4
 
 
 def test_a_capture_without_anything_gives_a_page_that_says_so() -> None:
@@ -313,7 +313,7 @@ def test_many_long_names_do_not_make_a_large_page() -> None:
     ]
     trace = build_trace(kernels=kernels, ranges=ranges, devices=[{}])
     page = page_of(trace)
-    assert len(page.encode()) < MOST_BYTES
+    assert len(page.encode()) < MAX_BYTES
     assert "Top 1,000 kernels by time. 200 more" in page
 
 

@@ -48,9 +48,9 @@ function part(key: string, value: string): Partial<Place> {
 }
 
 function range(text: string): TimeRange | null {
-  const found = /^(-?\d{1,19})-(-?\d{1,19})$/.exec(text);
-  if (!found) return null;
-  const [start_ns, end_ns] = [Number(found[1]), Number(found[2])];
+  const match = /^(-?\d{1,19})-(-?\d{1,19})$/.exec(text);
+  if (!match) return null;
+  const [start_ns, end_ns] = [Number(match[1]), Number(match[2])];
   return end_ns > start_ns ? { start_ns, end_ns } : null;
 }
 

@@ -11,8 +11,8 @@ export function firstJudged(info: CaptureInfo): Step | null {
 }
 
 /** Steps can be aligned where both captures have some after warm-up. */
-export function alignments(one: CaptureInfo, other: CaptureInfo): Alignment[] {
-  return firstJudged(one) && firstJudged(other) ? ["step", "start"] : ["start"];
+export function alignments(first: CaptureInfo, second: CaptureInfo): Alignment[] {
+  return firstJudged(first) && firstJudged(second) ? ["step", "start"] : ["start"];
 }
 
 /** The same time range on the other capture's clock. */

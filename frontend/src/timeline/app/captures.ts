@@ -37,13 +37,13 @@ export class Captures {
     await poll(
       () => this.client.overview(),
       (overview) => this.take(overview, listed),
-      (overview) => overview.captures.every((one) => one.state !== "reading"),
+      (overview) => overview.captures.every((capture) => capture.state !== "reading"),
     );
   }
 
   private take(overview: Overview, listed: () => void): void {
     this.palette = overview.palette;
-    const ids = (list: readonly { id: number }[]): string => list.map((one) => one.id).join();
+    const ids = (list: readonly { id: number }[]): string => list.map((capture) => capture.id).join();
     if (ids(this.all) !== ids(overview.captures)) {
       this.all = overview.captures.map((state) => this.byId(state.id) ?? fresh(state));
       listed();
@@ -52,7 +52,7 @@ export class Captures {
   }
 
   byId(id: number): Capture | undefined {
-    return this.all.find((one) => one.id === id);
+    return this.all.find((capture) => capture.id === id);
   }
 
   private update(state: CaptureState): void {

@@ -69,7 +69,7 @@ export class Linking {
   }
 
   private chooser(offers: readonly Alignment[]): HTMLElement {
-    const choices = offers.map((one) => el("option", { value: one, selected: one === this.chosen() }, NAMES[one]));
+    const choices = offers.map((offer) => el("option", { value: offer, selected: offer === this.chosen() }, NAMES[offer]));
     const select = el("select", { id: "alignment", "aria-label": "Aligned at" }, ...choices);
     select.addEventListener("change", () => {
       this.by = select.value === "step" ? "step" : "start";

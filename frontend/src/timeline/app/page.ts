@@ -77,11 +77,11 @@ export class Page {
     this.side.add(new SelectionPanel(actions));
     this.side.add(new MeasurePanel(actions));
     this.side.add(new LedgerPanel(actions));
-    this.side.add(new NotesPanel(() => this.captures.all.filter((one) => one.state.state === "failed")));
+    this.side.add(new NotesPanel(() => this.captures.all.filter((capture) => capture.state.state === "failed")));
     this.captures.on(() => {
-      const ready = (): Capture[] => this.captures.all.filter((one) => one.info);
+      const ready = (): Capture[] => this.captures.all.filter((capture) => capture.info);
       if (this.captures.all.length > 1) this.side.add(new ComparisonPanel(actions, ready));
-      if (this.captures.all.some((one) => one.info?.job)) this.side.add(new RanksPanel(actions), true);
+      if (this.captures.all.some((capture) => capture.info?.job)) this.side.add(new RanksPanel(actions), true);
     });
   }
 
@@ -106,8 +106,8 @@ export class Page {
     const places = readAddress(location.hash);
     const shown = this.firstShown(places);
     const before = this.slots.splice(0);
-    for (const slot of before.filter((one) => !shown.includes(one.capture))) slot.clear();
-    this.slots.push(...shown.map((capture) => before.find((one) => one.capture === capture) ?? this.slotFor(capture)));
+    for (const slot of before.filter((slot) => !shown.includes(slot.capture))) slot.clear();
+    this.slots.push(...shown.map((capture) => before.find((slot) => slot.capture === capture) ?? this.slotFor(capture)));
     this.slots.forEach((slot, number) => (slot.number = number));
     this.slots.forEach((slot) => this.drawHead(slot));
     fill(byId("timelines"), ...this.slots.map((slot) => slot.element));
@@ -129,10 +129,10 @@ export class Page {
 
   private slotFor(capture: Capture): Slot {
     return new Slot(0, capture, this.client, () => this.captures.palette, {
-      active: (one) => this.activate(one),
-      view: (one, range) => this.moved(one, range),
-      select: (one) => this.selected(one),
-      mark: (one) => this.marked(one),
+      active: (own) => this.activate(own),
+      view: (own, range) => this.moved(own, range),
+      select: (own) => this.selected(own),
+      mark: (own) => this.marked(own),
     });
   }
 
@@ -155,12 +155,12 @@ export class Page {
 
   /** Something of a capture became known. */
   private learn(capture: Capture, news: News): void {
-    for (const slot of this.slots.filter((one) => one.capture === capture)) {
+    for (const slot of this.slots.filter((slot) => slot.capture === capture)) {
       slot.show(capture);
       if (news === "info") this.opened(slot);
       if (news === "ledger" && capture.ledger?.state === "ready") slot.pane?.refresh();
     }
-    const settled = this.captures.all.every((one) => one.state.state === "failed" || one.info);
+    const settled = this.captures.all.every((capture) => capture.state.state === "failed" || capture.info);
     byId("timelines").setAttribute("aria-busy", String(!settled));
     this.refresh();
   }
@@ -175,7 +175,7 @@ export class Page {
   private activate(slot: Slot | null): void {
     if (slot === this.active) return;
     this.active = slot;
-    for (const one of this.slots) one.element.toggleAttribute("data-active", one === slot);
+    for (const other of this.slots) other.element.toggleAttribute("data-active", other === slot);
     this.search.again();
     this.refresh();
   }

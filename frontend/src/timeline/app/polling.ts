@@ -15,14 +15,14 @@ export async function poll<T>(
   done: (answer: T) => boolean,
 ): Promise<void> {
   let silent = false;
-  for (let asked = 0; ; asked++) {
+  for (let requests = 0; ; requests++) {
     try {
       const answer = await ask();
       if (silent) hideFault();
       silent = false;
       seen(answer);
       if (done(answer)) return;
-      await pause(asked < PATIENCE ? SOON_MS : LATER_MS);
+      await pause(requests < PATIENCE ? SOON_MS : LATER_MS);
     } catch (error) {
       if (!takenBack(error)) showFault(error);
       if (!unanswered(error)) return;

@@ -27,11 +27,11 @@ export function captureChooser(
   captures: readonly Capture[],
   chosen: (capture: Capture) => void,
 ): HTMLElement {
-  const choices = captures.map((one) => el("option", { value: one.id, selected: one === slot.capture }, one.name));
+  const choices = captures.map((capture) => el("option", { value: capture.id, selected: capture === slot.capture }, capture.name));
   const select = el("select", { "aria-label": `Capture of timeline ${letterOf(slot)}` }, ...choices);
   select.addEventListener("change", () => {
-    const found = captures.find((one) => one.id === Number(select.value));
-    if (found) chosen(found);
+    const selected = captures.find((capture) => capture.id === Number(select.value));
+    if (selected) chosen(selected);
   });
   return el("span", { class: "chooser" }, select);
 }

@@ -59,7 +59,7 @@ export class Tabs {
 
   /** A small number next to a tab's name; zero shows none. */
   setBadge(id: string, count: number): void {
-    const tab = this.all.find((one) => one.id === id);
+    const tab = this.all.find((tab) => tab.id === id);
     if (!tab) return;
     tab.badge.textContent = String(count);
     tab.badge.hidden = count === 0;

@@ -258,7 +258,7 @@ export class Core {
   private unfold(spot: Spot): void {
     if (placeOf(this.layout, spot.track, spot.line)?.row.folded === false) return;
     const all = layOut(this.info.tracks, new Set());
-    const row = all.rows.find((one) => one.key === spot.track);
+    const row = all.rows.find((row) => row.key === spot.track);
     if (!row) return;
     [...row.parents, row.key].forEach((key) => this.folded.delete(key));
     this.relayout();
@@ -273,7 +273,7 @@ export class Core {
   }
 
   private describe(spot: Spot): string {
-    const track = this.info.tracks.find((one) => one.key === spot.track);
+    const track = this.info.tracks.find((track) => track.key === spot.track);
     const where = track ? `, ${[track.thread, track.name].filter(Boolean).join(" ")}` : "";
     return `Selected ${spot.name}, ${formatTime(spot.end_ns - spot.start_ns)}${where}`;
   }

@@ -159,7 +159,7 @@ export class Hands implements Pointing, Commands {
   }
 
   private track(key: string): Track | undefined {
-    return this.core.info.tracks.find((one) => one.key === key);
+    return this.core.info.tracks.find((track) => track.key === key);
   }
 
   private anchor(): number {
@@ -179,8 +179,8 @@ export class Hands implements Pointing, Commands {
     const { core } = this;
     const hit = this.hitOf(event);
     this.asking?.abort();
-    if (!hit?.found || hit.found.kind === "values") return null;
-    if (hit.found.kind === "event") return hit.found.spot;
+    if (!hit?.target || hit.target.kind === "values") return null;
+    if (hit.target.kind === "event") return hit.target.spot;
     const asking = (this.asking = new AbortController());
     const within = (4 * spanOf(core.view)) / core.stage.width;
     const spot = await core.client
@@ -240,8 +240,8 @@ function aimed(target: TimeRange, view: TimeRange, at_ns: number, factor: number
 }
 
 /** What is outlined under the pointer. */
-function outlined({ track, line, found }: Hit): Pick<Spot, "start_ns" | "end_ns" | "track" | "line"> | null {
-  if (found === null || found.kind === "values") return null;
-  const { start_ns, end_ns } = found.kind === "event" ? found.spot : found;
+function outlined({ track, line, target }: Hit): Pick<Spot, "start_ns" | "end_ns" | "track" | "line"> | null {
+  if (target === null || target.kind === "values") return null;
+  const { start_ns, end_ns } = target.kind === "event" ? target.spot : target;
   return { start_ns, end_ns, track: track.key, line };
 }

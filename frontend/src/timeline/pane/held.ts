@@ -29,12 +29,12 @@ export class Held implements TimeRange {
   stale = false;
   private readonly lines = new Map<string, HeldLine[]>();
 
-  constructor(readonly window: TimelineWindow, asked: readonly string[]) {
+  constructor(readonly window: TimelineWindow, requested: readonly string[]) {
     this.start_ns = window.start_ns;
     this.end_ns = window.end_ns;
     this.bin_ns = (window.end_ns - window.start_ns) / window.bins;
     const pending = new Set(window.pending);
-    this.tracks = new Set(asked.filter((track) => !pending.has(track)));
+    this.tracks = new Set(requested.filter((track) => !pending.has(track)));
     this.bytes = window.slices.line.length * 30 + window.bin_sums.line.length * 19 + window.points.line.length * 30;
     this.index();
   }

@@ -12,7 +12,7 @@ export interface Hit {
   readonly track: Track;
   readonly line: number;
   readonly time_ns: number;
-  readonly found: Found | null;
+  readonly target: Found | null;
 }
 
 export type Found =
@@ -37,13 +37,13 @@ export function hitAt(scene: Scene, time_ns: number, y: number, pixels: number):
   if (!row?.track || line === null || line === undefined) return null;
   const near_ns = (NEAR * spanOf(scene.view)) / pixels;
   const { track } = row;
-  const found = track.series ? valuesAt(scene, track, time_ns, pixels) : eventAt(scene, track, line, time_ns, near_ns, pixels);
-  return { row, track, line, time_ns, found };
+  const target = track.series ? valuesAt(scene, track, time_ns, pixels) : eventAt(scene, track, line, time_ns, near_ns, pixels);
+  return { row, track, line, time_ns, target };
 }
 
 function lineHeld(scene: Scene, track: string, line: number, time_ns: number, pixels: number): HeldLine | undefined {
   const pieces = scene.store.pieces(track, scene.view, pixels);
-  return pieces.find((one) => one.start_ns <= time_ns && one.end_ns >= time_ns)?.held.line(track, line);
+  return pieces.find((piece) => piece.start_ns <= time_ns && piece.end_ns >= time_ns)?.held.line(track, line);
 }
 
 function eventAt(
@@ -104,7 +104,7 @@ function valuesAt(scene: Scene, track: Track, time_ns: number, pixels: number): 
   const lines = Array.from({ length: Math.max(1, track.lines) }, (_, line) => {
     const held = lineHeld(scene, track.key, line, time_ns, pixels);
     return held ? valueAt(held, time_ns) : null;
-  }).filter((one) => one !== null);
+  }).filter((value) => value !== null);
   return lines.length ? { kind: "values", lines } : null;
 }
 

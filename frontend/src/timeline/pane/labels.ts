@@ -24,7 +24,7 @@ export class Labels {
   }
 
   private button(key: string): HTMLElement | undefined {
-    return [...this.element.querySelectorAll("button")].find((one) => one.dataset["row"] === key);
+    return [...this.element.querySelectorAll("button")].find((button) => button.dataset["row"] === key);
   }
 }
 

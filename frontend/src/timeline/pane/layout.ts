@@ -208,7 +208,7 @@ export function lineTop(row: Row, line: number): number {
 
 /** Where the line of a track is drawn: in its own row, or in the folded heading that stands for it. */
 export function placeOf(layout: Layout, track: string, line: number): { row: Row; line: number } | null {
-  const row = layout.rows.find((one) => one.track?.key === track);
+  const row = layout.rows.find((row) => row.track?.key === track);
   if (row === undefined) return null;
   if (row.track?.series) return { row, line: 0 };
   return line < row.lines ? { row, line } : null;

@@ -139,7 +139,7 @@ export class LinePainter {
 
 /** Which labels of a window hold the text that was searched for. */
 export class Matches {
-  private readonly found = new WeakMap<TimelineWindow, Uint8Array>();
+  private readonly known_lines = new WeakMap<TimelineWindow, Uint8Array>();
 
   constructor(readonly filter: string) {}
 
@@ -150,10 +150,10 @@ export class Matches {
   /** 1 for each label that does; null where all do. */
   of(window: TimelineWindow): Uint8Array | null {
     if (!this.active) return null;
-    let known = this.found.get(window);
+    let known = this.known_lines.get(window);
     if (known === undefined) {
       known = Uint8Array.from(window.labels, (label) => (label.toLowerCase().includes(this.filter) ? 1 : 0));
-      this.found.set(window, known);
+      this.known_lines.set(window, known);
     }
     return known;
   }

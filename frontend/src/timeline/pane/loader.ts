@@ -26,7 +26,7 @@ export class Loader {
   private timer: number | undefined;
   private retry_ms = RETRY_MS.first;
   private stopped = false;
-  private flying: { readonly asked: WindowRequest; readonly abort: AbortController } | null = null;
+  private flying: { readonly request: WindowRequest; readonly abort: AbortController } | null = null;
 
   constructor(
     private readonly client: Client,
@@ -38,7 +38,7 @@ export class Loader {
 
   /** Something else is shown: request what it lacks, soon. */
   wake(): void {
-    if (this.flying && isUseless(this.flying.asked, this.shown())) this.flying.abort.abort();
+    if (this.flying && isUseless(this.flying.request, this.shown())) this.flying.abort.abort();
     if (this.timer === undefined && !this.flying) this.later(SETTLE_MS);
   }
 
@@ -62,12 +62,12 @@ export class Loader {
   }
 
   private async ask(): Promise<void> {
-    const asked = this.next();
-    if (asked === null) return this.on.rested();
+    const request = this.next();
+    if (request === null) return this.on.rested();
     const abort = new AbortController();
-    this.flying = { asked, abort };
+    this.flying = { request, abort };
     try {
-      this.store.add(await this.client.window(this.capture, asked, abort.signal), asked.tracks);
+      this.store.add(await this.client.window(this.capture, request, abort.signal), request.tracks);
       this.flying = null;
       this.retry_ms = RETRY_MS.first;
       this.on.arrived();
@@ -83,13 +83,13 @@ export class Loader {
 
   private next(): WindowRequest | null {
     const { view, pixels, tracks, whole } = this.shown();
-    const asked = this.store.missing(view, pixels, tracks) ?? this.store.missingWhole(whole);
-    return asked && { ...asked, tracks: asked.tracks.slice(0, MOST_TRACKS) };
+    const request = this.store.missing(view, pixels, tracks) ?? this.store.missingWhole(whole);
+    return request && { ...request, tracks: request.tracks.slice(0, MOST_TRACKS) };
   }
 }
 
 /** Whether a response under way would not even be a better picture than none. */
-function isUseless(asked: WindowRequest, { view }: Shown): boolean {
-  const apart = asked.end_ns <= view.start_ns || asked.start_ns >= view.end_ns;
-  return apart || spanOf(asked) * 8 < spanOf(view);
+function isUseless(request: WindowRequest, { view }: Shown): boolean {
+  const apart = request.end_ns <= view.start_ns || request.start_ns >= view.end_ns;
+  return apart || spanOf(request) * 8 < spanOf(view);
 }

@@ -17,8 +17,8 @@ export async function neighbor(
   let reach = Math.max(BINS, (spot.end_ns - spot.start_ns) * 64);
   for (let from = edge; (last - from) * direction > 0; reach *= FURTHER) {
     const to = direction > 0 ? Math.min(from + reach, last) : Math.max(from - reach, last);
-    const found = await within(client, info, track, spot.line, ordered(from, to), direction);
-    if (found) return found;
+    const neighbor = await within(client, info, track, spot.line, ordered(from, to), direction);
+    if (neighbor) return neighbor;
     from = to;
   }
   return null;

@@ -37,10 +37,10 @@ export class Writer {
     context.textAlign = "left";
     INKS.forEach((ink, index) => {
       context.fillStyle = ink;
-      const alike = writings.filter((one) => one.ink === index);
-      for (const one of alike) this.name(one);
+      const alike = writings.filter((writing) => writing.ink === index);
+      for (const writing of alike) this.name(writing);
       context.globalAlpha = 0.75;
-      for (const one of alike) this.more(one);
+      for (const writing of alike) this.more(writing);
       context.globalAlpha = 1;
     });
   }

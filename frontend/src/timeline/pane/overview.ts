@@ -28,7 +28,7 @@ export function overviewTracks(info: CaptureInfo): Lanes {
 
 function lanesOf(info: CaptureInfo): Lanes {
   const groups = new Map<string, Track[]>();
-  for (const track of info.tracks.filter((one) => one.kind === "stream")) {
+  for (const track of info.tracks.filter((track) => track.kind === "stream")) {
     groups.set(groupKey(track), [...(groups.get(groupKey(track)) ?? []), track]);
   }
   if (groups.size) return [...groups.values()].slice(0, MOST_GPUS).map((streams) => streams.slice(0, MOST_STREAMS));
@@ -99,10 +99,10 @@ function busiest(lane: readonly Track[], scene: Scene, scale: Scale, width: numb
 function columnsOf(track: Track, held: Held, capture: TimeRange, scale: Scale, width: number): Columns {
   const columns = new Columns(width);
   for (let line = 0; line < Math.max(1, track.lines); line++) {
-    const found = held.line(track.key, line);
-    if (!found) continue;
-    columns.addBins(found, capture, scale, () => undefined);
-    columns.addSlices(found, capture, scale, Infinity);
+    const data = held.line(track.key, line);
+    if (!data) continue;
+    columns.addBins(data, capture, scale, () => undefined);
+    columns.addSlices(data, capture, scale, Infinity);
   }
   return columns;
 }

@@ -65,7 +65,7 @@ function paintSteps(surface: Surface, scene: Scene, scale: Scale): void {
 function writeStep({ context, ratio }: Surface, { theme }: Scene, step: Step, left: number, right: number): void {
   const name = stepName(step);
   const text = [`${name} · ${formatTime(step.end_ns - step.start_ns)}`, name, String(step.number)]
-    .find((one) => context.measureText(one).width <= right - left - 10 * ratio);
+    .find((text) => context.measureText(text).width <= right - left - 10 * ratio);
   context.fillStyle = theme.css.text;
   if (text) context.fillText(text, left + 5 * ratio, (RULER.ticks + 12.5) * ratio);
 }
@@ -78,8 +78,8 @@ export function stepName({ name, number, warmup }: Step): string {
 
 /** The step at a time; null where none is. */
 export function stepAt(steps: readonly Step[], time_ns: number): Step | null {
-  const [found] = stepsWithin(steps, { start_ns: time_ns, end_ns: time_ns + 1 });
-  return found ?? null;
+  const [step] = stepsWithin(steps, { start_ns: time_ns, end_ns: time_ns + 1 });
+  return step ?? null;
 }
 
 /** Steps that touch a range; they are in order and do not overlap. */
@@ -99,7 +99,7 @@ export function stepBeside(steps: readonly Step[], view: TimeRange, direction: 1
 }
 
 /** Position of the first that holds, where all after it hold too. */
-function lowest<T>(all: readonly T[], holds: (one: T) => boolean): number {
+function lowest<T>(all: readonly T[], holds: (item: T) => boolean): number {
   let [low, high] = [0, all.length];
   while (low < high) {
     const middle = (low + high) >> 1;

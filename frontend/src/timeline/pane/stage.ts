@@ -80,7 +80,7 @@ export class Stage {
 
   /** Look where the pane is; to be called when the pointer comes in, not for every frame. */
   locate(): void {
-    const [root, area, body] = [this.parts.root, this.parts.area, this.parts.body].map((one) => one.getBoundingClientRect());
+    const [root, area, body] = [this.parts.root, this.parts.area, this.parts.body].map((part) => part.getBoundingClientRect());
     this.origin = { x: root?.left ?? 0, y: root?.top ?? 0 };
     this.left = (area?.left ?? 0) - this.origin.x;
     this.bodyTop = (body?.top ?? 0) - this.origin.y;

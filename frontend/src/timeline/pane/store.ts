@@ -30,8 +30,8 @@ export class Store {
   constructor(private readonly capture: TimeRange) {}
 
   /** Keep a response. */
-  add(window: TimelineWindow, asked: readonly string[]): Held {
-    const held = new Held(window, asked);
+  add(window: TimelineWindow, requested: readonly string[]): Held {
+    const held = new Held(window, requested);
     window.pending.forEach((track) => this.pending.add(track));
     this.held = this.held.filter((old) => !(old.stale && this.replaces(held, old)));
     this.held.push(held);
@@ -69,20 +69,20 @@ export class Store {
 
   /** The window that shows all of the capture for a track. */
   whole(track: string, fresh = false): Held | undefined {
-    const there = this.held.filter((one) => one.tracks.has(track) && one.covers(this.capture) && !(fresh && one.stale));
+    const there = this.held.filter((held) => held.tracks.has(track) && held.covers(this.capture) && !(fresh && held.stale));
     return there.at(-1);
   }
 
   /** What to draw of a track from left to right: at each place the best that is there. */
   pieces(track: string, view: TimeRange, pixels: number): Piece[] {
     const ideal = spanOf(view) / pixels;
-    const there = this.held.filter((one) => one.tracks.has(track) && meets(one, view));
+    const there = this.held.filter((held) => held.tracks.has(track) && meets(held, view));
     return cover(view, there, (held) => badness(held, ideal));
   }
 
   private isSharp(track: string, needed: TimeRange, bin_ns: number): boolean {
-    return this.held.some((one) =>
-      !one.stale && one.tracks.has(track) && one.bin_ns <= bin_ns * 1.001 && one.bin_ns * 8 > bin_ns && one.covers(needed));
+    return this.held.some((held) =>
+      !held.stale && held.tracks.has(track) && held.bin_ns <= bin_ns * 1.001 && held.bin_ns * 8 > bin_ns && held.covers(needed));
   }
 
   private within(range: TimeRange): TimeRange {
@@ -98,16 +98,16 @@ export class Store {
 
   /** Let the oldest windows go; those of the whole capture stay, as they are what fills gaps. */
   private evict(): void {
-    const [whole, parts] = split(this.held, (one) => one.covers(this.capture));
-    let bytes = whole.reduce((sum, one) => sum + one.bytes, 0);
-    const kept = parts.reverse().filter((one, index) => (bytes += one.bytes) <= BUDGET.bytes && index < BUDGET.windows);
+    const [whole, parts] = split(this.held, (held) => held.covers(this.capture));
+    let bytes = whole.reduce((sum, held) => sum + held.bytes, 0);
+    const kept = parts.reverse().filter((held, index) => (bytes += held.bytes) <= BUDGET.bytes && index < BUDGET.windows);
     this.held = [...this.useful(whole), ...kept.reverse()];
   }
 
   /** Of windows of the whole capture, those that are the newest for some track. */
   private useful(whole: readonly Held[]): Held[] {
-    return whole.filter((one, index) =>
-      [...one.tracks].some((track) => !whole.slice(index + 1).some((later) => later.tracks.has(track) && later.bin_ns <= one.bin_ns)));
+    return whole.filter((held, index) =>
+      [...held.tracks].some((track) => !whole.slice(index + 1).some((later) => later.tracks.has(track) && later.bin_ns <= held.bin_ns)));
   }
 }
 
@@ -147,7 +147,7 @@ function badness(held: Held, ideal_ns: number): number {
 
 /** Fill a range from the best windows, the better ones first; what none covers stays empty. */
 export function cover<T extends TimeRange>(
-  view: TimeRange, there: readonly T[], badnessOf: (one: T) => number,
+  view: TimeRange, there: readonly T[], badnessOf: (item: T) => number,
 ): (TimeRange & { held: T })[] {
   const ranked = there.map((held, age) => ({ held, age, bad: badnessOf(held) }));
   ranked.sort((one, other) => one.bad - other.bad || other.age - one.age);
@@ -167,6 +167,6 @@ export function cover<T extends TimeRange>(
   return made.sort((one, other) => one.start_ns - other.start_ns);
 }
 
-function split<T>(all: readonly T[], test: (one: T) => boolean): [T[], T[]] {
-  return [all.filter(test), all.filter((one) => !test(one))];
+function split<T>(all: readonly T[], test: (item: T) => boolean): [T[], T[]] {
+  return [all.filter(test), all.filter((item) => !test(item))];
 }

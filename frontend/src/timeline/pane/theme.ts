@@ -39,11 +39,11 @@ export function readTheme(host: Element, colors: readonly string[], palette: Pal
   const dark = isDark();
   const paper = own("paper");
   const full = colors.map((key) => colorOf(key, palette, dark, own("unknown")));
-  const shade = (share: number): Uint32Array => Uint32Array.from(full, (one) => mixed(paper, one, share));
+  const shade = (share: number): Uint32Array => Uint32Array.from(full, (color) => mixed(paper, color, share));
   return {
     dark,
     shades: { full: Uint32Array.from(full), tint: shade(dark ? 0.26 : 0.2), faint: shade(0.2), dim: shade(0.5) },
-    ink: Uint8Array.from(full, (one) => (wantsDarkInk(one) ? 0 : 1)),
+    ink: Uint8Array.from(full, (color) => (wantsDarkInk(color) ? 0 : 1)),
     paper,
     band: own("band"),
     section: own("section"),

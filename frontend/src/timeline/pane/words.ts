@@ -16,13 +16,13 @@ export interface Words {
 }
 
 /** Describe what is drawn at a place; null where nothing is. */
-export function wordsOf({ found, track }: Hit, info: CaptureInfo, palette: Palette): Words | null {
-  if (found === null) return null;
+export function wordsOf({ target, track }: Hit, info: CaptureInfo, palette: Palette): Words | null {
+  if (target === null) return null;
   const where = track.thread ? `${track.thread} · ${track.name}` : track.name;
-  if (found.kind === "values") return { lines: [...valueLines(found, (value) => valueText(track, value)), track.name], color: null };
-  const key = info.colors[found.color] ?? "";
-  if (found.kind === "bin") return { lines: [...binLines(found), where], color: found.busy > 0 ? meaning(key, palette, "mostly ") : null };
-  const { name, start_ns, end_ns } = found.spot;
+  if (target.kind === "values") return { lines: [...valueLines(target, (value) => valueText(track, value)), track.name], color: null };
+  const key = info.colors[target.color] ?? "";
+  if (target.kind === "bin") return { lines: [...binLines(target), where], color: target.busy > 0 ? meaning(key, palette, "mostly ") : null };
+  const { name, start_ns, end_ns } = target.spot;
   const length = end_ns > start_ns ? formatTime(end_ns - start_ns) : "an instant";
   const lines = [name, `${length}, at ${formatTime(start_ns)}`, where];
   return { lines, color: track.kind === "ledger" ? null : meaning(key, palette, "") }; // its name has it

@@ -7,6 +7,6 @@ type Palette = Overview["palette"];
 /** Styles that give an element of class `tint` the color of a key; unknown keys have their group's. */
 export function tint(palette: Palette, key: string): Record<string, string> {
   const group = key.split("/", 1)[0] ?? key;
-  const found = palette[key] ?? palette[`${group}/other`] ?? palette[group];
-  return found ? { "--tint-light": found.light, "--tint-dark": found.dark } : {};
+  const tint = palette[key] ?? palette[`${group}/other`] ?? palette[group];
+  return tint ? { "--tint-light": tint.light, "--tint-dark": tint.dark } : {};
 }

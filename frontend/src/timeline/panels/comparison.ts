@@ -13,14 +13,14 @@ export class ComparisonPanel implements PanelView {
   readonly id = "comparison";
   readonly title = "Compare";
   readonly element = el("div", { class: "comparison" });
-  private asked = false;
+  private requested = false;
 
   /** `ready` gives the captures whose timelines are there; the first two are compared. */
   constructor(private readonly actions: Actions, private readonly ready: () => readonly Capture[]) {}
 
   update(): void {
-    if (this.asked) return;
-    this.asked = true;
+    if (this.requested) return;
+    this.requested = true;
     fill(this.element, working("comparing the captures"));
     void poll(
       () => this.actions.client.compare(),
@@ -42,14 +42,14 @@ export class ComparisonPanel implements PanelView {
 }
 
 function metrics(answer: CompareInfo): HTMLElement {
-  const rows = answer.metrics.map((one) =>
+  const rows = answer.metrics.map((metric) =>
     el(
       "tr",
-      { data: { verdict: one.verdict } },
-      el("th", { scope: "row" }, one.name),
-      el("td", { class: "number" }, one.before),
-      el("td", { class: "number" }, one.after),
-      el("td", { class: "number change" }, one.change, el("span", { class: "verdict" }, one.verdict)),
+      { data: { verdict: metric.verdict } },
+      el("th", { scope: "row" }, metric.name),
+      el("td", { class: "number" }, metric.before),
+      el("td", { class: "number" }, metric.after),
+      el("td", { class: "number change" }, metric.change, el("span", { class: "verdict" }, metric.verdict)),
     ));
   const head = columnHeads("Metric", "Before", "After", "Change");
   return el("table", { class: "metrics" }, head, el("tbody", {}, ...rows));

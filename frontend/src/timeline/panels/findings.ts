@@ -24,25 +24,25 @@ export class FindingsPanel implements PanelView {
   constructor(private readonly actions: Actions) {}
 
   update({ capture }: Subject): void {
-    const found = capture.findings;
-    if (found && found === this.drawn) return;
-    this.drawn = found;
-    fill(this.element, ...(found ? this.content(found) : [unread(capture)]));
+    const answer = capture.findings;
+    if (answer && answer === this.drawn) return;
+    this.drawn = answer;
+    fill(this.element, ...(answer ? this.content(answer) : [unread(capture)]));
   }
 
-  private content(found: Findings): HTMLElement[] {
-    if (found.state === "computing") return [working(found.message || WORKING)];
-    if (found.state === "failed") return [failure(found.message)];
-    const unit = found.steps > 0 ? "/step" : "";
+  private content(answer: Findings): HTMLElement[] {
+    if (answer.state === "computing") return [working(answer.message || WORKING)];
+    if (answer.state === "failed") return [failure(answer.message)];
+    const unit = answer.steps > 0 ? "/step" : "";
     const item = (finding: FindingInfo, index: number, numbered = false): HTMLElement =>
       el("li", {}, this.item(finding, index, unit, numbered));
-    const plan = found.findings.map((finding, index) => item(finding, index, true));
-    const beside = found.beside.map((note, index) => el("li", {}, this.note(note, plan.length + index)));
-    const kernels = found.kernels.map((kernel, index) => item(kernel, plan.length + beside.length + index));
+    const plan = answer.findings.map((finding, index) => item(finding, index, true));
+    const beside = answer.beside.map((note, index) => el("li", {}, this.note(note, plan.length + index)));
+    const kernels = answer.kernels.map((kernel, index) => item(kernel, plan.length + beside.length + index));
     return [
-      ...headline(found),
+      ...headline(answer),
       plan.length ? el("ol", { class: "finding-list" }, ...plan) : hint("No significant bottleneck found."),
-      ...found.needs.map((text) => el("p", { class: "plan-note muted" }, capital(text))),
+      ...answer.needs.map((text) => el("p", { class: "plan-note muted" }, capital(text))),
       ...(beside.length ? [el("ul", { class: "note-list" }, ...beside)] : []),
       ...(kernels.length ? [kernelsTitle(), el("ol", { class: "finding-list kernel-list" }, ...kernels)] : []),
     ];
@@ -135,12 +135,12 @@ export class FindingsPanel implements PanelView {
 }
 
 /** The step time, and what all fixes save. */
-function headline(found: Findings): HTMLElement[] {
-  const steps = found.steps === 1 ? "1 step" : `${found.steps} steps`;
-  const about = found.steps > 0 ? `/step, ${steps} evaluated` : ", no steps found";
-  const plan = el("p", { class: "plan-total", hidden: !found.plan, data: { ns: found.predicted_step_ns ?? "" } }, capital(found.plan));
-  const times = el("p", { class: "times muted", hidden: !found.about }, found.about);
-  return [el("p", { class: "headline" }, el("b", { class: "big" }, formatTime(found.step_ns, 3)), about), times, plan];
+function headline(answer: Findings): HTMLElement[] {
+  const steps = answer.steps === 1 ? "1 step" : `${answer.steps} steps`;
+  const about = answer.steps > 0 ? `/step, ${steps} evaluated` : ", no steps found";
+  const plan = el("p", { class: "plan-total", hidden: !answer.plan, data: { ns: answer.predicted_step_ns ?? "" } }, capital(answer.plan));
+  const times = el("p", { class: "times muted", hidden: !answer.about }, answer.about);
+  return [el("p", { class: "headline" }, el("b", { class: "big" }, formatTime(answer.step_ns, 3)), about), times, plan];
 }
 
 function kernelsTitle(): HTMLElement {

@@ -15,14 +15,14 @@ export class RanksPanel implements PanelView {
   readonly id = "ranks";
   readonly title = "Ranks";
   readonly element = el("div", { class: "ranks" });
-  private asked = -1;
+  private requested = -1;
   private chosen = 0;
 
   constructor(private readonly actions: Actions) {}
 
   update({ capture }: Subject): void {
-    if (!capture.info?.job || this.asked === capture.id) return;
-    this.asked = capture.id;
+    if (!capture.info?.job || this.requested === capture.id) return;
+    this.requested = capture.id;
     fill(this.element, working("comparing the ranks"));
     void poll(
       () => this.actions.client.ranks(capture.id),
@@ -45,11 +45,11 @@ export class RanksPanel implements PanelView {
   }
 
   private heatMap(answer: RanksInfo, capture: number, again: () => void): HTMLElement[] {
-    const choices = answer.quantities.map((one, index) =>
+    const choices = answer.quantities.map((quantity, index) =>
       el("button", {
         type: "button", class: "small-button", "aria-pressed": String(index === this.chosen),
         on: { click: () => { this.chosen = index; again(); this.pressed()?.focus(); } },
-      }, one.title));
+      }, quantity.title));
     const grid = el(
       "div",
       {
@@ -160,14 +160,14 @@ export function neighbor(
 
 function stragglers(answer: RanksInfo): HTMLElement[] {
   if (answer.stragglers.length === 0) return [];
-  const items = answer.stragglers.map((one) => {
-    const rows = one.evidence.map(({ value, meaning }) =>
+  const items = answer.stragglers.map((straggler) => {
+    const rows = straggler.evidence.map(({ value, meaning }) =>
       el("tr", {}, el("th", { scope: "row" }, prose(meaning)), el("td", { class: "number" }, value)));
     return el(
       "section",
-      { class: "block straggler", "aria-label": `Rank ${one.rank}` },
-      el("h4", {}, `Rank ${one.rank} is late: ${one.cause}`),
-      el("p", { class: "gain-numbers" }, el("b", {}, `Saves ${one.saved}`), el("span", {}, `${one.share} of the step, ${one.pattern}`)),
+      { class: "block straggler", "aria-label": `Rank ${straggler.rank}` },
+      el("h4", {}, `Rank ${straggler.rank} is late: ${straggler.cause}`),
+      el("p", { class: "gain-numbers" }, el("b", {}, `Saves ${straggler.saved}`), el("span", {}, `${straggler.share} of the step, ${straggler.pattern}`)),
       el("table", { class: "facts" }, el("tbody", {}, ...rows)),
     );
   });

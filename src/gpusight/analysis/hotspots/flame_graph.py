@@ -50,11 +50,11 @@ class FlameGraph:
 
     def path(self, at: int) -> list[FlameNode]:
         """Return a node and those around it, the outermost first."""
-        found = []
+        path = []
         while at >= 0:
-            found.append(self.nodes[at])
+            path.append(self.nodes[at])
             at = self.nodes[at].parent
-        return found[::-1]
+        return path[::-1]
 
 
 def flame_graph(hotspots: Hotspots) -> FlameGraph:
@@ -63,13 +63,13 @@ def flame_graph(hotspots: Hotspots) -> FlameGraph:
     tree = hotspots.times.stacks.tree
     values = hotspots.times.by_node(hotspots.of).tolist()
     frames = tree.frames.to_dicts()
-    found: dict[tuple[int, str], int] = {}
+    numbers: dict[tuple[int, str], int] = {}
     nodes: list[dict[str, Any]] = []
     place: list[int] = []
 
     def enter(parent: int, label: str, frame: dict[str, Any]) -> int:
-        if (parent, label) not in found:
-            found[parent, label] = len(nodes)
+        if (parent, label) not in numbers:
+            numbers[parent, label] = len(nodes)
             nodes.append(
                 {
                     "name": label,
@@ -82,7 +82,7 @@ def flame_graph(hotspots: Hotspots) -> FlameGraph:
                     "function": frame["function"] or label,
                 }
             )
-        return found[parent, label]
+        return numbers[parent, label]
 
     for node in range(len(tree)):
         frame = frames[tree.frame[node]]
@@ -140,13 +140,13 @@ def compare_flames(
     """Put two flame graphs over each other; per step where both captures have steps."""
     per_step = bool(new_steps and old_steps)
     scales = (1 / new_steps, 1 / old_steps) if per_step else (1.0, 1.0)
-    found: dict[tuple[int, str], int] = {}
+    numbers: dict[tuple[int, str], int] = {}
     merged: list[dict[str, Any]] = []
     for graph, scale, key in ((new, scales[0], "value"), (old, scales[1], "before")):
         place: list[int] = []
         for node in graph.nodes:
             parent = place[node.parent] if node.parent >= 0 else -1
-            at = found.setdefault((parent, node.name), len(merged))
+            at = numbers.setdefault((parent, node.name), len(merged))
             if at == len(merged):
                 merged.append(
                     {"node": node, "parent": parent, "value": 0.0, "own": 0.0, "before": 0.0}

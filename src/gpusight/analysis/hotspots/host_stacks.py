@@ -185,11 +185,11 @@ class HostStacks:
         empty = np.flatnonzero((inside == 0) & (wanted >= 0))
         middle = starts[empty] + (ends[empty] - starts[empty]) // 2
         near = self._at(wanted[empty], middle, low[empty], codes)
-        found = near >= 0
-        stretch = np.concatenate((at, empty[found]))
-        node = np.concatenate((of["node"][seen], of["node"][near[found]]))
-        own_ns = np.concatenate((ns, (ends - starts)[empty[found]]))
-        is_near = np.repeat([0, 1], [len(at), int(found.sum())])
+        reached_by = near >= 0
+        stretch = np.concatenate((at, empty[reached_by]))
+        node = np.concatenate((of["node"][seen], of["node"][near[reached_by]]))
+        own_ns = np.concatenate((ns, (ends - starts)[empty[reached_by]]))
+        is_near = np.repeat([0, 1], [len(at), int(reached_by.sum())])
         missing = (ends - starts) - np.bincount(stretch, own_ns, count).astype(np.int64)
         lost = np.flatnonzero(missing > 0)
         return SpreadTime(
@@ -242,13 +242,13 @@ class HostStacks:
     def _at(self, wanted: Ints, times: Ints, after: Ints, codes: Ints) -> Ints:
         """Return the sighting whose cell a time lies in: the one before `after`, or that one."""
         first_ns, last_ns = self._cells
-        found = np.full(len(times), NONE)
+        sighting = np.full(len(times), NONE)
         for candidate in (after - 1, after):
             place = np.clip(candidate, 0, len(codes) - 1)
             fits = (candidate == place) & (codes[place] == wanted)
             fits &= (first_ns[place] <= times) & (times <= last_ns[place])
-            found = np.where((found < 0) & fits, place, found)
-        return found
+            sighting = np.where((sighting < 0) & fits, place, sighting)
+        return sighting
 
     def _codes(self, threads: Ints) -> Ints:
         known = self.known_threads

@@ -287,7 +287,7 @@ def _scaled_rows(rows: Ints, wanted: Ints, length: Ints) -> Ints:
     scaled: Ints = pure * wanted[:, None]
     # Only a replay has stretches of several causes: as measured, each has one.
     mixed: NDArray[np.intp] = np.flatnonzero(~pure.any(axis=1) & (length > 0))
-    if len(mixed):
+    if len(mixed) and rows.shape[1]:
         share = wanted[mixed] / length[mixed]
         scaled[mixed] = rows[mixed] * share[:, None]
         # Rounding down loses a nanosecond or two: they go to the largest.

@@ -71,7 +71,7 @@ _EVERYDAY = re.compile(
 _CAPTURE_BEGINS, _CAPTURE_ENDS = (
     re.compile(rf"^(?:cu|cuda|hip)Stream{edge}Capture") for edge in ("Begin", "End")
 )
-_MOST_LAUNCHES = 1 / 3
+_MAX_LAUNCHES = 1 / 3
 """Ranges named like input that hold more of their thread's launches are not input."""
 _CALL_CAUSES = {
     IdleCause.SYNCHRONIZING: (CallKind.SYNC,),
@@ -290,7 +290,7 @@ class _LaunchCalls:
         # Names of a family differ by numbers only; each distinct name is looked at once.
         texts = pl.Series(names_of(events["name"]), dtype=pl.String).str.replace_all(r"\d+", "#")
         family = texts.rank("dense").gather(with_shares["name"].to_physical()).alias("family")
-        much = pl.col("launch_share").sum().over("thread", "family") > _MOST_LAUNCHES
+        much = pl.col("launch_share").sum().over("thread", "family") > _MAX_LAUNCHES
         return with_shares.with_columns(family).filter(~much).select(_EVENTS)
 
     def _with_shares(self, events: pl.DataFrame) -> pl.DataFrame:

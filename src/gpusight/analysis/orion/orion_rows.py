@@ -51,7 +51,7 @@ class OrionRole(enum.Enum):
     OTHER = "other"
 
 
-_LONGEST = 6_000
+_MAX_NAME_CHARS = 6_000
 """Characters of a name that patterns are applied to."""
 _UNNAMED = "<unnamed>"
 _ANONYMOUS = "(anonymous namespace)"
@@ -105,7 +105,7 @@ _VISION_GEMM = re.compile(r"volta_sgemm_128x64_n[nt]")
 @lru_cache(maxsize=16_384)
 def role_of(name: str, model_type: str) -> OrionRole:
     """Return the role of a launch of this name, in a model of this type."""
-    text = name[:_LONGEST]
+    text = name[:_MAX_NAME_CHARS]
     function = _function(text)
     if _MEMORY.match(text):
         return OrionRole.MEMORY
@@ -127,22 +127,22 @@ def role_of(name: str, model_type: str) -> OrionRole:
 
 def prepares(name: str) -> bool:
     """Return whether a helper belongs to the convolution after it."""
-    return bool(_BEFORE.search(name[:_LONGEST]))
+    return bool(_BEFORE.search(name[:_MAX_NAME_CHARS]))
 
 
 def finishes(name: str) -> bool:
     """Return whether a helper belongs to the convolution before it."""
-    return not prepares(name) and bool(_AFTER.search(name[:_LONGEST]) or adds_up(name))
+    return not prepares(name) and bool(_AFTER.search(name[:_MAX_NAME_CHARS]) or adds_up(name))
 
 
 def adds_up(name: str) -> bool:
     """Return whether a helper is the second half of the convolution kernel before it."""
-    return bool(_SUM.search(name[:_LONGEST]))
+    return bool(_SUM.search(name[:_MAX_NAME_CHARS]))
 
 
 def is_complex_gemm(name: str) -> bool:
     """Return whether it is one of the several GEMMs of a convolution by FFT."""
-    return bool(_COMPLEX_GEMM.search(name[:_LONGEST]))
+    return bool(_COMPLEX_GEMM.search(name[:_MAX_NAME_CHARS]))
 
 
 def row_name(name: str) -> str:

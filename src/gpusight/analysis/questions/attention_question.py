@@ -219,8 +219,8 @@ FORMULA = (
 )
 _INPUTS = ["name", "shapes", "types", "concrete", "strides"]
 _HINT = "add the sizes: --model BATCH,HEADS,SEQUENCE,HEAD_DIMENSION"
-_MOST = 1 << 40
-_MOST_FLOPS = (1 << 63) - 1
+_MAX_SIZE = 1 << 40
+_MAX_FLOPS = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -243,10 +243,10 @@ class AttentionSizes:
             numbers = []
         hint = "pass batch, heads, sequence and head dimension: --model 4,12,512,64"
         shown = repr(shortened(text))
-        if len(numbers) != 4 or not all(0 < number < _MOST for number in numbers):
+        if len(numbers) != 4 or not all(0 < number < _MAX_SIZE for number in numbers):
             raise UsageError(f"{shown} is not the sizes of a model", hint=hint)
         sizes = cls(*numbers)
-        if max(2 * sizes.product, EACH_SCORE * sizes.scores) > _MOST_FLOPS:
+        if max(2 * sizes.product, EACH_SCORE * sizes.scores) > _MAX_FLOPS:
             raise UsageError(
                 f"no model has the sizes {shown}", why="its FLOPs are beyond 64 bits", hint=hint
             )
@@ -308,7 +308,7 @@ def _recorded(split: AttentionSplit, part: str) -> int | None:
             return None
         total += flops * int(calls)
     average = round(total / len(ops))
-    return average if average <= _MOST_FLOPS else None
+    return average if average <= _MAX_FLOPS else None
 
 
 FIELDS = (

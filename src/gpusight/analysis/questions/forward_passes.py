@@ -84,7 +84,7 @@ def hold(spans: pl.DataFrame, times: pl.DataFrame, when: str) -> pl.Series:
 
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WORD = re.compile(r"[a-z]+")
-_LONGEST_NAME = 200
+_MAX_NAME_CHARS = 200
 _OPERATOR = re.compile(r"::|\bop_id\b|\bseq = ")
 """Marks of operators that frameworks emit as ranges by themselves."""
 
@@ -118,7 +118,7 @@ PARTS = (SCORES, SOFTMAX, FINAL)
 
 def words(name: str) -> list[str]:
     """Split a name into lower-case words; numbers and marks only separate them."""
-    return _WORD.findall(_CAMEL.sub(" ", name[:_LONGEST_NAME]).lower())
+    return _WORD.findall(_CAMEL.sub(" ", name[:_MAX_NAME_CHARS]).lower())
 
 
 def forward_rank(name: str) -> int | None:
@@ -170,9 +170,9 @@ _WHOLE_STEPS = (
     "be one forward pass"
 )
 _LAUNCHES = "no range is named forward: a pass on the host is from its first launch to its last"
-_LEAST_RUN = 0.25
+_MIN_RUN = 0.25
 """Share of the longest run of forward work below which another run is not a pass of its own."""
-_MOSTLY = 0.5
+_MIN_INSIDE = 0.5
 _TRAINING = ("backward", "optimizer")
 
 
@@ -327,10 +327,10 @@ def _by_phases(work: pl.DataFrame) -> ForwardPasses:
         .group_by("run")
         .agg(pl.len().alias("size"), pl.col("inside").mean())
         .sort("run")
-        .with_columns((pl.col("size") >= _LEAST_RUN * pl.col("size").max()).alias("whole"))
+        .with_columns((pl.col("size") >= _MIN_RUN * pl.col("size").max()).alias("whole"))
         .with_columns(pl.col("whole").cum_sum().alias("pass"))
     )
-    passes = sizes.filter(((pl.col("inside") > _MOSTLY) & pl.col("whole")).any().over("pass"))
+    passes = sizes.filter(((pl.col("inside") > _MIN_INSIDE) & pl.col("whole")).any().over("pass"))
     numbers = passes.select("run", pl.col("pass").rank("dense").cast(pl.Int64) - 1)
     members = runs["run"].replace_strict(
         dict(numbers.iter_rows()), default=None, return_dtype=pl.Int64

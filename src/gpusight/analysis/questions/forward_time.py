@@ -212,9 +212,9 @@ _NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d+)*\.?|[.,]\d+)(?:[eE][-+]?\d+)?")
 _BEHIND = re.compile(r"\s*(?:$|[^\W\d_]|[±+(\[])")
 """What may follow a number: nothing, a unit, a deviation; but no further digits (`1 400`)."""
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?(?:[eE][-+]?\d+)?")
-_MOST_ROWS = 1_000_000
-_MOST_NS = 2.0**63
-_MOST_NAMED = 8
+_MAX_ROWS = 1_000_000
+_MAX_NS = 2.0**63
+_MAX_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -304,10 +304,10 @@ def _rows(text: str, name: str) -> tuple[list[list[str]], bool]:
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if not lines:
         raise UsageError(f"{name} holds no timings", why="it has no rows")
-    if len(lines) > _MOST_ROWS + 1:
-        raise UsageError(f"{name} holds no timings", why=f"it has more than {_MOST_ROWS:,} rows")
+    if len(lines) > _MAX_ROWS + 1:
+        raise UsageError(f"{name} holds no timings", why=f"it has more than {_MAX_ROWS:,} rows")
     heading = ""  # it may go over lines, where a name is quoted
-    for line in lines[:_MOST_NAMED]:
+    for line in lines[:_MAX_NAMED]:
         heading += line
         if not heading.count('"') % 2:
             break
@@ -342,8 +342,8 @@ def _headed(
 
 
 def _named(headings: list[str]) -> str:
-    shown = ", ".join(shortened(heading) for heading in headings[:_MOST_NAMED])
-    more = len(headings) - _MOST_NAMED
+    shown = ", ".join(shortened(heading) for heading in headings[:_MAX_NAMED])
+    more = len(headings) - _MAX_NAMED
     return f"{shown} and {more:,} more" if more > 0 else shown or "none"
 
 
@@ -351,7 +351,7 @@ def _check(values: list[float], spread: float | None, unit: float | None, where:
     """Refuse what is no time in any unit: under a nanosecond, or beyond centuries."""
     for value in (*values, *(() if spread is None else (spread,))):
         least, most = value * (unit or _UNITS["s"]), value * (unit or 1.0)
-        if most >= _MOST_NS or (least < 1 and value is not spread):
+        if most >= _MAX_NS or (least < 1 and value is not spread):
             raise UsageError(f"{where} holds {value!r}, too long for a forward pass")
 
 

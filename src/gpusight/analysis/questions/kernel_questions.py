@@ -44,7 +44,7 @@ OTHER_FIELDS = _KERNEL_FIELDS
 _TOP = 3
 """Kernels of each part that are listed."""
 _NAMED = 3
-_LONGEST_NAME = 200
+_MAX_NAME_CHARS = 200
 _MIN_NAMED_SHARE = 0.01
 """Kernels with a smaller share of a pass are not named in the answer."""
 
@@ -102,7 +102,7 @@ def top_kernels(
     title = "(b) Kernels with most GPU time, in one pass"
     notes = []
     for label, name in {t["kernel"]: t["name"] for t in tops if t["name"] != t["kernel"]}.items():
-        cut = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+        cut = name if len(name) <= _MAX_NAME_CHARS else name[: _MAX_NAME_CHARS - 1] + "…"
         notes.append(f"{label} is {cut}")
     counts = program.forward().group_by("pass").len()["len"]
     if counts.n_unique() > 1:

@@ -67,14 +67,14 @@ class AlignedRanksSource(TraceSource):
         keys = {name: _Numbers(beyond) for name in (*_PROCESS_KEYS, "thread", *_NUMBERED)}
         self.parts: list[RankCapture] = []
         for trace in traces:
-            found = {
+            numbers = {
                 at: place[trace.meta.path, at]
                 for at in range(len(rank_units(trace)))
                 if (trace.meta.path, at) in place
             }
-            if found:
+            if numbers:
                 number = len(self.parts)
-                self.parts.append(RankCapture(number, trace, found, job, clocks, free, keys))
+                self.parts.append(RankCapture(number, trace, numbers, job, clocks, free, keys))
         pids = Counter(
             pid
             for part in self.parts
@@ -281,9 +281,11 @@ class RankCapture:
         """Replace numbers by those of the job; without processes, all rows are of one."""
         values = [v for v in column.unique().sort().to_list() if v is not None or not keep_null]
         new = [self._key(key, value) for value in values]
-        found = pl.DataFrame({"old": values, "new": new}, schema={"old": pl.Int64, "new": pl.Int64})
+        new_keys = pl.DataFrame(
+            {"old": values, "new": new}, schema={"old": pl.Int64, "new": pl.Int64}
+        )
         rows = pl.DataFrame({"old": column})
-        joined = rows.join(found, on="old", how="left", nulls_equal=True, maintain_order="left")
+        joined = rows.join(new_keys, on="old", how="left", nulls_equal=True, maintain_order="left")
         return joined["new"].rename(column.name)
 
     def _device(self, frame: pl.DataFrame, name: str) -> pl.Series:
@@ -295,9 +297,9 @@ class RankCapture:
         )
         pairs = of.unique().sort("process", "device")
         new = [self._rank_of(*pair) for pair in pairs.iter_rows()]
-        found = pairs.with_columns(pl.Series("new", new, pl.Int64))
+        new_keys = pairs.with_columns(pl.Series("new", new, pl.Int64))
         keys = ["process", "device"]
-        return of.join(found, on=keys, how="left", nulls_equal=True, maintain_order="left")[
+        return of.join(new_keys, on=keys, how="left", nulls_equal=True, maintain_order="left")[
             "new"
         ].rename(name)
 
@@ -317,12 +319,12 @@ class RankCapture:
         frame = self.trace.table("devices", list(dict.fromkeys(("device", *columns))))
         if "name" in columns:
             frame = frame.with_columns(pl.col("name").cast(pl.String))
-        one = sorted((rank, device) for (_, device), rank in self._of_both.items())
+        of_one_rank = sorted((rank, device) for (_, device), rank in self._of_both.items())
         several = {device for device, ranks in self._of_device.items() if len(ranks) > 1}
         others = [d for d in frame["device"].to_list() if d in several or d not in self._of_device]
         rows = [
             frame.filter(pl.col("device") == device).with_columns(device=pl.lit(rank, pl.Int64))
-            for rank, device in one
+            for rank, device in of_one_rank
         ]
         for device in others:
             row = frame.filter(pl.col("device") == device)
@@ -390,7 +392,7 @@ class RankLinks:
     def of(cls, source: AlignedRanksSource, trace: Trace) -> RankLinks:
         """Find the rows of matched collectives by rank, start and end; `trace` reads them."""
         wanted = collective_instances(source)
-        found: dict[int, list[RankEvent]] = {}
+        matched: dict[int, list[RankEvent]] = {}
         for table in ("kernels", "collectives", "ranges"):
             if not trace.has(table) or wanted.is_empty():
                 continue
@@ -399,9 +401,9 @@ class RankLinks:
                 ["at", "rank"], keep="first", maintain_order=True
             )
             for at, rank, row in hits.select("at", "rank", "row").iter_rows():
-                found.setdefault(at, []).append(RankEvent(rank, table, row))
+                matched.setdefault(at, []).append(RankEvent(rank, table, row))
             wanted = wanted.join(hits, on=["at", "rank"], how="anti")
-        members = {at: tuple(sorted(events)) for at, events in sorted(found.items())}
+        members = {at: tuple(sorted(events)) for at, events in sorted(matched.items())}
         of = {(e.table, e.row): at for at, events in members.items() for e in events}
         return cls(members, of, tuple(key.kind for key in source.matched.keys))
 

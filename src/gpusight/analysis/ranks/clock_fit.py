@@ -124,10 +124,10 @@ def fit_clock(times: Floats, differences: Floats, side: Floats) -> ClockFit:
     fit = _robust_fit(samples, jumps)
     for _ in range(_MAX_PASSES if jumps else 1):
         kept = _placed_jumps(fit, samples, _significant(fit, times))
-        found = _found_jumps(differences - fit.at(times) - fit.notice_ns * side, kept)
-        if found == jumps:
+        new_jumps = _found_jumps(differences - fit.at(times) - fit.notice_ns * side, kept)
+        if new_jumps == jumps:
             break
-        jumps = found
+        jumps = new_jumps
         fit = _robust_fit(samples, jumps)
     significant = _significant(fit, times)
     if significant != jumps:

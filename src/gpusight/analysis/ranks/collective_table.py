@@ -42,6 +42,7 @@ FIELDS = (
     Field("group", "Group", Fmt.TEXT, "Process group or NCCL communicator; null if not recorded"),
     Field("group_ranks", "Ranks", Fmt.TEXT, "Ranks of the group, as JSON", shown=False),
     Field("sequence", "Sequence", Fmt.ID, "Number of the collective in its group"),
+    Field("peer", "Peer", Fmt.ID, "Rank that it sends to or receives from", shown=False),
     Field("operation", "Operation", Fmt.ID, "NCCL's operation id, the same on all ranks"),
     Field("rank", "Rank", Fmt.ID, "Rank that ran it"),
     Field("process", "Process", Fmt.ID, "Key of its process", shown=False),
@@ -148,7 +149,7 @@ def _launches(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-_FACTS = ("recorded_kind", "bytes", "group", "group_ranks", "sequence")
+_FACTS = ("recorded_kind", "bytes", "group", "group_ranks", "sequence", "peer")
 
 
 def _facts(rows: pl.DataFrame) -> list[pl.Expr]:
@@ -160,11 +161,13 @@ def _facts(rows: pl.DataFrame) -> list[pl.Expr]:
         pl.col("group").cast(pl.String),
         pl.col("ranks").cast(pl.String).alias("group_ranks"),
         pl.col("sequence"),
+        pl.col("peer"),
     ]
 
 
 def _arguments(trace: Trace, columns: list[str]) -> pl.DataFrame:
-    names = ["name", "side", "library", "in_bytes", "out_bytes", "group", "ranks", "sequence"]
+    names = ["name", "side", "library", "in_bytes", "out_bytes", "group", "ranks"]
+    names += ["sequence", "peer"]
     rows = trace.table("collectives", [*names, *columns])
     return rows.select(
         *columns,
@@ -254,8 +257,8 @@ def _with_nccl_calls(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 def _whole(spans: pl.DataFrame) -> pl.DataFrame:
     """Return the calls of each span as one: those that send, or else all, together."""
     sends = pl.col("call_kind") == "send"
-    some = sends.any()
-    of_way = pl.when(some).then(sends).otherwise(pl.lit(value=True))
+    has_sends = sends.any()
+    of_way = pl.when(has_sends).then(sends).otherwise(pl.lit(value=True))
     one_group = pl.col("call_group").n_unique() == 1
     return spans.group_by("thread", "span_start", maintain_order=True).agg(
         call_kind=pl.when(pl.len() == 1).then(pl.col("call_kind").first()),
@@ -320,8 +323,8 @@ def _numbered(
 def _payload(text: str | None) -> tuple[int | None, str | None, int | None]:
     """Return bytes, communicator and operation id of a payload of NCCL."""
     facts = payload_facts(text)
-    found = (_first(facts, pattern) for pattern in (r"message size|bytes$", r"operation ?id"))
-    size, operation = (value if isinstance(value, int) else None for value in found)
+    numbers = (_first(facts, pattern) for pattern in (r"message size|bytes$", r"operation ?id"))
+    size, operation = (value if isinstance(value, int) else None for value in numbers)
     group = _first(facts, r"communicator|^comm")
     return size, None if group is None else str(group), operation
 

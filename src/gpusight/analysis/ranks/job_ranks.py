@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -11,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from gpusight.analysis.ranks.balance import Balance, balance
+from gpusight.analysis.ranks.communication import Communication, communication
 from gpusight.analysis.ranks.job_slowdown import JobSlowdown, job_slowdown
 from gpusight.analysis.ranks.match_collectives import match_collectives
+from gpusight.analysis.ranks.one_job import MAX_APART_NS, format_apart, one_job, span_of
 from gpusight.analysis.ranks.parallelism import parallelism
 from gpusight.analysis.ranks.rank_clocks import RankClock, rank_clocks
 from gpusight.analysis.ranks.rank_identity import ORDER
@@ -21,7 +23,7 @@ from gpusight.analysis.ranks.rank_steps import StepTimeline, step_timeline, step
 from gpusight.analysis.ranks.straggler_causes import find_stragglers, noise_ns
 from gpusight.pace import AS_RECORDED
 from gpusight.results import NotApplicable
-from gpusight.units import format_share, format_time
+from gpusight.units import format_share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
 COMMAND = "ranks"
 ORDER_OF_FILES = "order of files"
 _MAX_LISTED = 8
-_MAX_APART_NS = 5_000_000_000
-"""Captures of one job overlap; clocks of machines may differ by less than this."""
 _HOST_WAITS = "waits of the host"
 _MAX_SIMULATION_ERROR = 0.1
 """A simulation that is off by more is reported."""
@@ -117,6 +117,10 @@ class JobRanks:
     """A row per rank and step, of `steps_by_rank`; None for a trace of operations."""
     latest: StepTimeline | None = None
     """The step in which a rank was latest, all ranks on one clock; None where nothing aligns."""
+    communication: Communication | None = None
+    """Overlap, why collectives are exposed, sends and receives; None for a trace of operations."""
+    balance: Balance | None = None
+    """Stages of a pipeline and experts; None for a trace of operations."""
     digests: tuple[RankDigest, ...] = ()
     """What the answer was made of, in the order of `ranks`."""
     notes: tuple[str, ...] = ()
@@ -137,6 +141,8 @@ class JobRanks:
             "unread": [
                 {"file": one.file, "rank": one.rank, "reason": one.reason} for one in self.unread
             ],
+            "communication": self.communication and self.communication.document(),
+            **(self.balance.document() if self.balance else {"pipeline": None, "experts": []}),
         }
 
 
@@ -174,6 +180,8 @@ def job_ranks(
         clocks=clocks,
         by_step=steps_by_rank(ordered, numbers, waits, own),
         latest=step_timeline(ordered, numbers, waits, own, clocks),
+        communication=communication(ordered, waits),
+        balance=balance(ordered, waits),
         digests=tuple(ordered),
         notes=tuple(_notes(ordered, meta, unread, waits)),
     )
@@ -204,20 +212,10 @@ def ranks_of_operations(operations: pl.DataFrame, file: str) -> JobRanks | NotAp
 def ordered_ranks(
     digests: Sequence[RankDigest],
 ) -> tuple[list[RankDigest], list[UnreadRank]]:
-    """Number and sort the ranks; leave out those of another job, and ranks given twice."""
-    digests = sorted(digests, key=lambda d: (_natural(d.file), d.place))
-    sizes = Counter(d.world_size for d in digests if d.world_size is not None)
-    left_out: list[UnreadRank] = []
-    if len(sizes) > 1:
-        usual = max(sizes, key=lambda size: (sizes[size], size))
-        others = [d for d in digests if d.world_size not in (None, usual)]
-        left_out += [
-            UnreadRank(
-                d.file, f"of another job: {d.world_size} ranks in all, others have {usual}", d.rank
-            )
-            for d in others
-        ]
-        digests = [d for d in digests if d.world_size in (None, usual)]
+    """Number and sort the ranks of one job; leave out those of others, and ranks given twice."""
+    chosen, others = one_job(sorted(digests, key=lambda d: (_natural(d.file), d.place)))
+    left_out = [UnreadRank(digest.file, reason, digest.rank) for digest, reason in others]
+    digests = sorted(chosen, key=lambda d: (_natural(d.file), d.place))
     kept: dict[int, RankDigest] = {}
     for digest in _numbered(digests):
         rank = digest.rank or 0
@@ -505,27 +503,19 @@ def _step_range(digest: RankDigest) -> str:
     return f"steps {_listed([step.number for step in digest.steps])}"
 
 
-_DAY_NS = 24 * 3600 * 10**9
-
-
 def _time_notes(digests: Sequence[RankDigest]) -> list[str]:
     """Return which ranks were recorded at another time than most: of another run."""
-    spans = {
-        d.rank or 0: (d.start_utc_ns + d.steps[0].start_ns, d.start_utc_ns + d.steps[-1].end_ns)
-        for d in digests
-        if d.start_utc_ns is not None and d.steps
-    }
+    known = {digest.rank or 0: span_of(digest) for digest in digests}
+    spans = {rank: span for rank, span in known.items() if span is not None}
     if len(spans) < 2:
         return []
     middle = float(np.median([begin for begin, _ in spans.values()]))
     usual = min(spans.values(), key=lambda span: abs(span[0] - middle))
     apart = {rank: max(usual[0] - end, begin - usual[1]) for rank, (begin, end) in spans.items()}
-    others = [rank for rank, ns in apart.items() if ns > _MAX_APART_NS]
+    others = [rank for rank, ns in apart.items() if ns > MAX_APART_NS]
     if not others:
         return []
-    longest_ns = max(apart.values())
-    days = round(longest_ns / _DAY_NS)
-    gap = f"{days:,} days" if days > 1 else format_time(longest_ns, digits=3)
+    gap = format_apart(max(apart.values()))
     word = "ranks" if len(others) > 1 else "rank"
     return [f"{word} {_listed(others)} recorded up to {gap} apart from the others: of another run?"]
 

@@ -90,18 +90,18 @@ def build_schedule(rows: pl.DataFrame) -> JobSchedule:
     `rows` has dp_rank, stage, operation, sequence, chunk and microbatch (-1 where it has none).
     """
     columns = ("dp_rank", "stage", "operation", "sequence", "chunk", "microbatch")
-    found = [
+    operations = [
         _Operation._make((*row, index))
         for index, row in enumerate(rows.select(columns).iter_rows())
     ]
     by_worker: dict[Worker, list[_Operation]] = defaultdict(list)
-    for operation in found:
+    for operation in operations:
         by_worker[operation.worker].append(operation)
-    before: dict[int, list[int]] = {operation.row: [] for operation in found}
+    before: dict[int, list[int]] = {operation.row: [] for operation in operations}
     for own in by_worker.values():
         _order_of_worker(own, before)
-    sent = _transfers(by_worker, 1 + max(operation.stage for operation in found), before)
-    kept = [operation for operation in found if operation.kind not in _SENDS]
+    sent = _transfers(by_worker, 1 + max(operation.stage for operation in operations), before)
+    kept = [operation for operation in operations if operation.kind not in _SENDS]
     return _schedule(kept, before, _groups(kept), sent)
 
 
@@ -190,10 +190,10 @@ def _paired(
     transfers = sorted((e for e in own if e.kind == kind), key=lambda e: e.sequence)
     passes = [e for e in own if e.kind == compute and _global_chunk(e, stages) != edge]
     if len(transfers) != len(passes):
-        one = (transfers or passes)[0]
+        example = (transfers or passes)[0]
         raise ScheduleError(
-            f"stage {one.stage} of data-parallel rank {one.dp_rank} has {len(transfers)} {kind} "
-            f"for {len(passes)} {compute}"
+            f"stage {example.stage} of data-parallel rank {example.dp_rank} has {len(transfers)} "
+            f"{kind} for {len(passes)} {compute}"
         )
     return list(zip(transfers, passes, strict=True))
 

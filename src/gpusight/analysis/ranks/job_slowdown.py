@@ -122,28 +122,28 @@ _MAX_ROWS_OF_PART = 5
 """Operations, stages and data-parallel ranks in the table: the worst ones; JSON has all."""
 
 
-def slowdown_table(found: JobSlowdown) -> TableResult:
+def slowdown_table(slowdown: JobSlowdown) -> TableResult:
     """List what slows a job down, whole job first."""
-    loss_ns = (found.blocking - 1) * found.ideal_ns
-    delay_ns = float(np.mean(found.measured_ns) - np.mean(found.simulated_ns))
+    loss_ns = (slowdown.blocking - 1) * slowdown.ideal_ns
+    delay_ns = float(np.mean(slowdown.measured_ns) - np.mean(slowdown.simulated_ns))
     rows: list[tuple[str, str, float, float, float | None]] = [
-        ("job", "all operations", found.blocking, loss_ns, None),
-        ("job", "launch delays", found.launch, delay_ns, None),
+        ("job", "all operations", slowdown.blocking, loss_ns, None),
+        ("job", "launch delays", slowdown.launch, delay_ns, None),
     ]
     for part, chosen in (
-        ("last stage", found.last_stage),
-        ("worst workers", found.worst_workers),
+        ("last stage", slowdown.last_stage),
+        ("worst workers", slowdown.worst_workers),
     ):
-        cost_ns = chosen.alone_ns - found.ideal_ns
-        slowdown = chosen.alone_ns / found.ideal_ns
-        rows.append((part, _ranks_text(chosen.ranks), slowdown, cost_ns, chosen.share))
+        cost_ns = chosen.alone_ns - slowdown.ideal_ns
+        factor = chosen.alone_ns / slowdown.ideal_ns
+        rows.append((part, _ranks_text(chosen.ranks), factor, cost_ns, chosen.share))
     for part, figures in (
-        ("operation", found.by_operation),
-        ("stage", found.by_stage),
-        ("data-parallel rank", found.by_dp_rank),
+        ("operation", slowdown.by_operation),
+        ("stage", slowdown.by_stage),
+        ("data-parallel rank", slowdown.by_dp_rank),
     ):
         worst = sorted(figures.items(), key=lambda item: -item[1])[:_MAX_ROWS_OF_PART]
-        rows += [(part, str(name), s, (s - 1) * found.ideal_ns, None) for name, s in worst]
+        rows += [(part, str(name), s, (s - 1) * slowdown.ideal_ns, None) for name, s in worst]
     columns = {"part": pl.String, "name": pl.String} | dict.fromkeys(
         ("slowdown", "cost_ns", "share"), pl.Float64
     )
@@ -151,11 +151,12 @@ def slowdown_table(found: JobSlowdown) -> TableResult:
         pl.col("cost_ns").round().cast(pl.Int64)
     )
     notes = ["Clocks between workers matter for transfer times only, not for compute times."]
-    if found.skipped_steps:
-        skipped, steps = len(found.skipped_steps), len(found.skipped_steps) + len(found.steps)
+    if slowdown.skipped_steps:
+        skipped = len(slowdown.skipped_steps)
+        steps = skipped + len(slowdown.steps)
         notes.insert(0, f"{skipped} of {steps} steps have other operations and were left out.")
     return TableResult(
-        "ranks", "Slowdown of the job", FIELDS, frame, meta=found.to_dict(), notes=tuple(notes)
+        "ranks", "Slowdown of the job", FIELDS, frame, meta=slowdown.to_dict(), notes=tuple(notes)
     )
 
 
@@ -166,7 +167,7 @@ def _ranks_text(ranks: tuple[int, ...]) -> str:
 
 
 def job_slowdown(operations: pl.DataFrame) -> JobSlowdown | NotApplicable:
-    """Compute the slowdown of a job from its table (`trace.job_operations.JOB_COLUMNS`)."""
+    """Compute the slowdown of a job from its table (`JOB_COLUMNS` of `readers.job_trace`)."""
     if operations.is_empty():
         return NotApplicable("ranks", "the job trace has no operations")
     used, skipped = _comparable_steps(operations)
@@ -185,8 +186,9 @@ def _comparable_steps(operations: pl.DataFrame) -> tuple[pl.DataFrame, tuple[int
         for keys in [pl.Series(keys)]
     }
     counts = Counter(sets.values())
-    usual = max(counts, key=lambda one: (counts[one], one))  # of equally frequent ones the largest
-    kept = sorted(step for step, one in sets.items() if one == usual)
+    # Of equally frequent ones the largest.
+    usual = max(counts, key=lambda kinds: (counts[kinds], kinds))
+    kept = sorted(step for step, kinds in sets.items() if kinds == usual)
     skipped = tuple(sorted(set(sets) - set(kept)))
     return operations.filter(pl.col("step").is_in(kept)), skipped
 
@@ -236,11 +238,11 @@ class _JobModel:
         of_stage = np.array([stage for _, stage in self.workers])
 
         def alone(labels: npt.NDArray[np.generic]) -> dict[object, float]:
-            found = {
+            slowdowns = {
                 label.item(): float(self.step_ns(labels == label).mean()) / ideal_ns
                 for label in np.unique(labels)
             }
-            return dict(sorted(found.items(), key=lambda item: -item[1]))
+            return dict(sorted(slowdowns.items(), key=lambda item: -item[1]))
 
         by_stage, by_dp_rank = alone(of_stage), alone(of_dp_rank)
         by_worker = {
@@ -291,14 +293,14 @@ class _JobModel:
         own = np.array([worker in chosen for worker in self.workers])
         fixed_ns, alone_ns = (float(self.step_ns(mask).mean()) for mask in (~own, own))
         loss = mean_ns - ideal_ns
-        some = abs(loss) > _MIN_LOSS * ideal_ns
+        has_loss = abs(loss) > _MIN_LOSS * ideal_ns
         ranks = self._ranks()
         return ExplainedSlowdown(
             ranks=tuple(ranks[worker] for worker in workers),
             fixed_ns=fixed_ns,
             alone_ns=alone_ns,
-            share=(mean_ns - fixed_ns) / loss if some else None,
-            alone_share=(alone_ns - ideal_ns) / loss if some else None,
+            share=(mean_ns - fixed_ns) / loss if has_loss else None,
+            alone_share=(alone_ns - ideal_ns) / loss if has_loss else None,
         )
 
     def _ranks(self) -> dict[Worker, int]:

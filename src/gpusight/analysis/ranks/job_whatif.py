@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.ranks.balance import expert_layers, expert_times, stages_of
 from gpusight.analysis.ranks.job_ranks import ordered_ranks
 from gpusight.analysis.ranks.job_slowdown import job_slowdown
 from gpusight.analysis.ranks.match_collectives import match_collectives
@@ -78,7 +79,7 @@ class _Model:
         return np.maximum(0, segments)
 
     def step_ns(self) -> float:
-        return float(self.own_ns().max(axis=1, initial=0).sum()) / max(1, len(self.own.steps))
+        return self.own.job_ns_of(self.own_ns())
 
 
 Change = Callable[[_Model], _Model]
@@ -100,7 +101,7 @@ def ranks_whatif(
         reason = "the captures do not show that the ranks wait for each other"
         return NotApplicable(COMMAND, reason, "see: gpusight ranks FILES")
     numbers = [digest.rank or 0 for digest in ordered]
-    notes = [f"not used: {one.file}: {one.reason}" for one in unread]
+    notes = [f"not used: {rank.file}: {rank.reason}" for rank in unread]
     if not changes:
         late = find_stragglers(ordered, numbers, waits, own)
         changes = [(AS_MEDIAN, str(s.rank)) for s in late if s.recoverable_ns > 0]
@@ -122,36 +123,36 @@ def ranks_whatif(
 
 def operations_whatif(operations: pl.DataFrame) -> TableResult | NotApplicable:
     """Simulate a job with its worst workers, its last stage, or an operation ideal."""
-    found = job_slowdown(operations)
-    if isinstance(found, NotApplicable):
-        return found
-    step_ns = float(np.mean(found.simulated_ns))
-    changes = _of_operations(found)
+    slowdown = job_slowdown(operations)
+    if isinstance(slowdown, NotApplicable):
+        return slowdown
+    step_ns = float(np.mean(slowdown.simulated_ns))
+    changes = _of_operations(slowdown)
     alone = [step_ns - ns for ns in changes.values()]
     names = [*changes, "mean speed: all operations"]
-    shape = f"{found.stages} stages x {found.dp_ranks} data-parallel ranks"
+    shape = f"{slowdown.stages} stages x {slowdown.dp_ranks} data-parallel ranks"
     notes = ["each change alone; the last one is all of them together"]
-    launch_ns = float(np.mean(found.measured_ns)) - step_ns
+    launch_ns = float(np.mean(slowdown.measured_ns)) - step_ns
     notes.append(f"without launch delays of {format_time(launch_ns, digits=3)}/step")
-    ideal_ns = found.ideal_ns
+    ideal_ns = slowdown.ideal_ns
     steps = [*changes.values(), ideal_ns]
     alone = [*alone, step_ns - ideal_ns]
     table = _table(names, step_ns, alone, steps, notes, None, shape)
     frame = table.frame.with_columns(
         saved_ns=pl.col("alone_ns"), share=pl.col("alone_ns") / step_ns
     )
-    meta = {**table.meta, "slowdown": found.to_dict()}
+    meta = {**table.meta, "slowdown": slowdown.to_dict()}
     return TableResult(table.command, table.title, FIELDS, frame, meta, tuple(notes))
 
 
-def _of_operations(found: JobSlowdown) -> Mapping[str, float]:
-    ranks = ", ".join(map(str, found.worst_workers.ranks[:4]))
-    more = ", …" if len(found.worst_workers.ranks) > 4 else ""
-    plural = "s" * (len(found.worst_workers.ranks) > 1)
+def _of_operations(slowdown: JobSlowdown) -> Mapping[str, float]:
+    ranks = ", ".join(map(str, slowdown.worst_workers.ranks[:4]))
+    more = ", …" if len(slowdown.worst_workers.ranks) > 4 else ""
+    plural = "s" * (len(slowdown.worst_workers.ranks) > 1)
     return {
-        f"mean speed: rank{plural} {ranks}{more}": found.worst_workers.fixed_ns,
-        "mean speed: last stage": found.last_stage.fixed_ns,
-        "balanced stages (compute)": found.balanced_stages_ns,
+        f"mean speed: rank{plural} {ranks}{more}": slowdown.worst_workers.fixed_ns,
+        "mean speed: last stage": slowdown.last_stage.fixed_ns,
+        "balanced stages (compute)": slowdown.balanced_stages_ns,
     }
 
 
@@ -221,11 +222,7 @@ def _change(
             raise UsageError(f"no rank {text}", hint=f"ranks are {shown}")
         return _as_median(numbers.index(int(text)))
     if verb == BALANCE:
-        if text != "ranks":
-            raise UsageError(
-                f"cannot balance {text}", hint="write --balance ranks; a job trace balances stages"
-            )
-        return _balanced
+        return _balance_change(text, model)
     if verb not in JOB_CHANGES:
         raise UsageError(
             f"--{verb} does not apply to all ranks of a job",
@@ -256,7 +253,7 @@ def _transfer_change(verb: str, text: str, model: _Model, notes: list[str]) -> C
         if text not in _FORMATS:
             raise UsageError(f"no format {text}", hint=f"write one of {', '.join(_FORMATS)}")
         notes.append("gradients are assumed to be FP32 now")
-        return lambda one: _rescaled(one, rows, 2.0, latency_ns)
+        return lambda program: _rescaled(program, rows, 2.0, latency_ns)
     return _bucketed(rows, _bytes(text), latency_ns)
 
 
@@ -270,6 +267,59 @@ def _as_median(place: int) -> Change:
         return _replaced(model, work_ns=work)
 
     return change
+
+
+def _balance_change(text: str, model: _Model) -> Change:
+    waits = CollectiveWaits(model.matched)
+    if text == "ranks":
+        return _balanced
+    if text == "stages":
+        stages = stages_of(model.digests, waits)
+        if not stages:
+            raise UsageError(
+                "--balance stages needs sends and receives whose ranks are known",
+                hint="PyTorch 2.6 or newer records them; a job trace has them too",
+            )
+        return lambda one: _stages_balanced(one, stages)
+    if text == "experts":
+        layers = expert_layers(waits)
+        if not layers:
+            raise UsageError(
+                "--balance experts needs pairs of all-to-alls in each step",
+                hint="see the collectives of: gpusight ranks FILES",
+            )
+        return lambda one: _experts_balanced(one, layers)
+    raise UsageError(f"cannot balance {text}", hint="write --balance ranks, stages or experts")
+
+
+def _stages_balanced(model: _Model, stages: Sequence[Sequence[int]]) -> _Model:
+    """Give all stages the mean compute time: their ranks have as much more or less work."""
+    compute = np.array([np.mean([s.compute_ns for s in d.steps]) for d in model.digests])
+    mean_ns = float(np.mean([compute[list(ranks)].mean() for ranks in stages]))
+    steps = max(1, len(model.own.steps))
+    work = model.work_ns.astype(np.float64)
+    for ranks in stages:
+        own = list(ranks)
+        total = np.maximum(1.0, work[:, own].sum(axis=0) / steps)
+        change_ns = mean_ns - compute[own].mean()
+        work[:, own] *= np.maximum(0.0, 1 + change_ns / total)
+    return _replaced(model, work_ns=work.astype(np.int64))
+
+
+def _experts_balanced(
+    model: _Model, layers: Mapping[tuple[int, ...], Sequence[tuple[int, int]]]
+) -> _Model:
+    """Give the experts of each layer the mean time of their group."""
+    work = model.work_ns.copy()
+    waits = CollectiveWaits(model.matched)
+    for members, own in layers.items():
+        times = expert_times(waits, own)[:, list(members)]
+        more = (times.mean(axis=1, keepdims=True) - times).astype(np.int64)
+        segments = model.own.segment[[combine for _, combine in own]]
+        inside = segments >= 0
+        for column, rank in enumerate(members):
+            np.add.at(work[:, rank], segments[inside], more[inside, column])
+    return _replaced(model, work_ns=work)
 
 
 def _balanced(model: _Model) -> _Model:

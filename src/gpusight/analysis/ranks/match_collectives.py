@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpusight.naming.collective_names import POINT_TO_POINT
+from gpusight.naming.collective_names import POINT_TO_POINT, SEND
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 
 
 ABSENT = -1
-BY_OPERATION, BY_SEQUENCE, BY_ORDER = "operation id", "sequence number", "order of kind and bytes"
+BY_OPERATION, BY_SEQUENCE, BY_ORDER, BY_PAIR = (
+    "operation id",
+    "sequence number",
+    "order of kind and bytes",
+    "sends and receives in order",
+)
 _MAX_SHIFT = 2_000
 """Collectives that a capture may begin earlier than another."""
 _NEAR_BEST = 0.5
@@ -35,7 +40,7 @@ _NEAR_BEST = 0.5
 collectives are missing in the middle, no shift matches all."""
 _WHOLE_SHARE = 0.9
 """Part of the shorter sequence that must overlap, so that nothing seems to be missing in it."""
-_MOST = 0.8
+_MIN_AGREEING = 0.8
 """Part of the pairs whose ends must agree: after a gap, only some of them may be right."""
 _MAX_WALKED = 64
 """Candidates that are tried."""
@@ -84,11 +89,15 @@ def match_collectives(digests: Sequence[RankDigest]) -> MatchedCollectives:
     rows: list[list[int]] = []
     how: Counter[str] = Counter()
     unmatched = 0
-    for members in _by_group(digests).values():
+    groups = [(members, False) for members in _by_group(digests).values()]
+    groups += [(members, True) for members in _by_pair(digests).values()]
+    for members, is_pair in groups:
         if len(members) < 2:
             unmatched += sum(map(len, members.values()))
             continue
-        method, instances = _match_group(digests, members)
+        method, instances = (
+            (BY_PAIR, _by_order(digests, members)) if is_pair else _match_group(digests, members)
+        )
         for instance in instances:
             if len(instance) < 2:
                 unmatched += len(instance)
@@ -103,7 +112,7 @@ Members = dict[int, list[int]]
 
 
 def _by_group(digests: Sequence[RankDigest]) -> dict[tuple[str | None, ...], Members]:
-    """Split collectives by process group and by where they run; sends and receives are no group's.
+    """Split collectives by process group and by where they run.
 
     Groups of one name can be different ones on different ranks: then their ranks differ.
     """
@@ -115,6 +124,40 @@ def _by_group(digests: Sequence[RankDigest]) -> dict[tuple[str | None, ...], Mem
                 group = (shared.group, _plain(shared.group_ranks), shared.source)
                 groups[group].setdefault(rank, []).append(row)
     return groups
+
+
+def _by_pair(digests: Sequence[RankDigest]) -> dict[tuple[int, int, str], Members]:
+    """Split sends and receives by sender and receiver, where the captures have both ranks."""
+    places = {digest.rank: place for place, digest in enumerate(digests)}
+    pairs: dict[tuple[int, int, str], Members] = defaultdict(dict)
+    for place, digest in enumerate(digests):
+        table = digest.collectives
+        for row, key in enumerate(table.key):
+            shared = table.keys[key]
+            if shared.kind in POINT_TO_POINT:
+                other = places.get(_peer(digest, row))
+                if other is not None and other != place:
+                    ends = (place, other) if shared.kind == SEND else (other, place)
+                    pairs[(*ends, shared.source)].setdefault(place, []).append(row)
+    return pairs
+
+
+def _peer(digest: RankDigest, row: int) -> int | None:
+    """Return the rank at the other end: as recorded, or the other one of a group of two."""
+    table = digest.collectives
+    if table.peer and table.peer[row] is not None:
+        return table.peer[row]
+    members = (_plain(table.keys[table.key[row]].group_ranks) or "").strip("[]").split(",")
+    others = [int(text) for text in members if text.isdecimal() and int(text) != digest.rank]
+    return others[0] if len(members) == 2 and len(others) == 1 else None
+
+
+def sender_and_receiver(digests: Sequence[RankDigest], row: Ints) -> tuple[int, int]:
+    """Return the positions of the ranks of a send and receive that were matched."""
+    first, second = np.flatnonzero(row != ABSENT).tolist()
+    table = digests[first].collectives
+    is_send = table.keys[table.key[row[first]]].kind == SEND
+    return (first, second) if is_send else (second, first)
 
 
 def _plain(ranks: str | None) -> str | None:
@@ -176,7 +219,9 @@ class _Sequence:
     def of(cls, digest: RankDigest, rows: list[int], codes: dict[Hashable, int]) -> _Sequence:
         table = digest.collectives
         keys = [table.keys[table.key[row]] for row in rows]
-        code = [codes.setdefault((key.kind, key.bytes), len(codes)) for key in keys]
+        kinds = ["" if key.kind in POINT_TO_POINT else key.kind for key in keys]
+        named = [(kind, key.bytes) for kind, key in zip(kinds, keys, strict=True)]
+        code = [codes.setdefault(name, len(codes)) for name in named]
         steps = [table.step[row] for row in rows]
         return cls(
             np.array(code, np.int64),
@@ -215,7 +260,7 @@ def _badness(
         return np.inf, 0, 0, 0
     at, place = np.array(pairs).T
     apart = reference.end_ns[at] - own.end_ns[place]
-    spread = float(np.quantile(np.abs(apart - np.median(apart)), _MOST))
+    spread = float(np.quantile(np.abs(apart - np.median(apart)), _MIN_AGREEING))
     other_steps = int((reference.step[at] != own.step[place]).sum())
     # Spreads of the same size are equally good.
     return (

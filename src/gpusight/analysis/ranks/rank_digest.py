@@ -19,6 +19,7 @@ from gpusight.analysis.launch_index import launched
 from gpusight.analysis.ledger.device_ledger import Accounting
 from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COMPUTE, COPY, IdleCause
 from gpusight.analysis.ranks.collective_table import collectives
+from gpusight.analysis.ranks.exposed_reasons import REASONS, CollectivePieces, exposed_reasons
 from gpusight.analysis.ranks.rank_identity import RankUnit, rank_units
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, Selection
@@ -71,6 +72,10 @@ class RankCollectives(msgspec.Struct, frozen=True):
     """Time in which nothing else ran on the GPU, each nanosecond counted for one collective."""
     step: tuple[int | None, ...] = ()
     """Number of the step that launched it; None for one outside the window."""
+    peer: tuple[int | None, ...] = ()
+    """The rank that a send or receive is with; empty where none is known."""
+    reasons: dict[str, tuple[int, ...]] = {}
+    """Exposed time by why it was not hidden; reasons that occur."""
 
     def __len__(self) -> int:
         """Count them."""
@@ -166,9 +171,8 @@ def rank_digests(
         if isinstance(chosen, NotApplicable):
             return chosen
         process = unit.process if len(units) > 1 else None
-        accounts = Accounting(corrected, chosen.start_ns, chosen.end_ns, process).accounts
-        account = next((a for a in accounts if a.device == unit.device), None)
-        made.append(_digest(corrected, table, unit, place, chosen, account))
+        accounting = Accounting(corrected, chosen.start_ns, chosen.end_ns, process)
+        made.append(_digest(corrected, table, unit, place, chosen, accounting))
     return tuple(made)
 
 
@@ -184,14 +188,15 @@ def _digest(
     unit: RankUnit,
     place: int,
     chosen: StepWindow,
-    account: DeviceAccount | None,
+    accounting: Accounting,
 ) -> RankDigest:
     meta = trace.meta
+    account = next((a for a in accounting.accounts if a.device == unit.device), None)
     own = _own(table, unit)
     bounds = _bounds(trace, chosen)
     numbers = [s.number for s in chosen.steps] or [0]
     names = [s.name for s in chosen.steps] or ["window"]
-    parts = _exposed(account, own, bounds)
+    parts = _exposed(accounting, account, own, bounds)
     kernels = _kernels(trace, unit, chosen)
     waits = _host_waits(trace, unit, account, bounds) if own.is_empty() else None
     return RankDigest(
@@ -244,17 +249,23 @@ class _ExposedParts(msgspec.Struct, frozen=True):
     """Exposed time of each step."""
     idle: Ints
     """Steps (rows) by cause of idle time (columns)."""
+    reasons: Ints
+    """Collectives (rows) by why they are exposed (columns)."""
 
 
 def _exposed(
-    account: DeviceAccount | None, own: pl.DataFrame, bounds: tuple[Ints, Ints]
+    accounting: Accounting,
+    account: DeviceAccount | None,
+    own: pl.DataFrame,
+    bounds: tuple[Ints, Ints],
 ) -> _ExposedParts:
     """Measure when collectives ran and nothing else did; overlapping ones share no time."""
     steps = len(bounds[0])
     by_collective = np.zeros(own.height, np.int64)
     by_step, idle = np.zeros(steps, np.int64), np.zeros((steps, len(IdleCause)), np.int64)
     if account is None or own.is_empty():
-        return _ExposedParts(by_collective, by_step, idle)
+        reasons = np.zeros((own.height, len(REASONS)), np.int64)
+        return _ExposedParts(by_collective, by_step, idle, reasons)
     start, end = (own[c].to_numpy() for c in ("start_ns", "end_ns"))
     order = np.argsort(start, kind="stable")
     reach = np.maximum.accumulate(end[order])
@@ -277,7 +288,8 @@ def _exposed(
     held = (step >= 0) & (starts < bounds[1][step])
     np.add.at(by_step, step[held], exposed[held])
     np.add.at(idle, step[held], causes[held])
-    return _ExposedParts(by_collective, by_step, idle)
+    reasons = exposed_reasons(accounting, account, own, CollectivePieces(row, starts, ends))
+    return _ExposedParts(by_collective, by_step, idle, reasons)
 
 
 def _collectives(own: pl.DataFrame, chosen: StepWindow, parts: _ExposedParts) -> RankCollectives:
@@ -295,6 +307,12 @@ def _collectives(own: pl.DataFrame, chosen: StepWindow, parts: _ExposedParts) ->
         end_ns=tuple(own["end_ns"].to_list()),
         exposed_ns=tuple(parts.by_collective.tolist()),
         step=_step_numbers(issued, chosen),
+        peer=tuple(own["peer"].to_list()) if own["peer"].count() else (),
+        reasons={
+            reason: tuple(parts.reasons[:, at].tolist())
+            for at, reason in enumerate(REASONS)
+            if parts.reasons[:, at].any()
+        },
     )
 
 

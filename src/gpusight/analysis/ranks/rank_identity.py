@@ -76,6 +76,18 @@ def rank_in_name(path: str) -> int | None:
     return None if match is None else int(match[1])
 
 
+def without_rank(path: str) -> str:
+    """Return a path without the number of its rank: equal for all captures of one job."""
+    file = PurePath(path)
+    for text in (file.name, file.parent.name):
+        for pattern in _IN_NAME:
+            if match := pattern.search(text):
+                plain = f"{text[: match.start(1)]}#{text[match.end(1) :]}"
+                parent = file.parent if text == file.name else file.parent.with_name(plain)
+                return str(parent / (plain if text == file.name else file.name))
+    return path
+
+
 def _gpu_work(trace: Trace) -> pl.DataFrame:
     """Sum the GPU time by process and GPU."""
     parts = [

@@ -8,11 +8,14 @@ without its exposed waits; the job takes as long as the rank with the longest ow
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from gpusight.analysis.ranks.pipeline_replay import pipeline_replay
+from gpusight.naming.collective_names import POINT_TO_POINT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpusight.analysis.ranks.match_collectives import MatchedCollectives
+    from gpusight.analysis.ranks.pipeline_replay import PipelineReplay
     from gpusight.analysis.ranks.rank_digest import RankDigest
     from gpusight.trace.intervals import Ints
 
@@ -80,6 +84,8 @@ class OwnTimes:
     """Number of the step of each segment."""
     segment: Ints
     """The segment that each matched collective is part of; -1 for none."""
+    pipeline: PipelineReplay | None = None
+    """Where ranks send to each other, not the slowest rank of a segment decides."""
 
     @cached_property
     def steps(self) -> Ints:
@@ -93,9 +99,14 @@ class OwnTimes:
 
     def simulate(self, as_median: Collection[int]) -> float:
         """Return the time per step if these ranks were as fast as the median of the others."""
-        return float(self._changed(as_median).max(axis=1, initial=0).sum()) / max(
-            1, len(self.steps)
-        )
+        return self.job_ns_of(self._changed(as_median))
+
+    def job_ns_of(self, own_ns: Ints) -> float:
+        """Return the time per step if ranks needed these times."""
+        if self.pipeline is None:
+            return float(own_ns.max(axis=1, initial=0).sum()) / max(1, len(self.steps))
+        now, then = (times.sum(axis=0).astype(np.float64) for times in (self.own_ns, own_ns))
+        return self.pipeline.step_ns(then / np.maximum(1.0, now))
 
     def _changed(self, as_median: Collection[int]) -> Ints:
         if not as_median:
@@ -137,10 +148,9 @@ class OwnTimes:
 def own_times(digests: Sequence[RankDigest], waits: CollectiveWaits) -> OwnTimes:
     """Cut the steps of a job at the collectives that all ranks wait in, and measure own times."""
     bounds = _bounds(waits)
-    if len(bounds):
-        return _between(digests, waits, bounds)
-    if len(waits.matched) or waits_of_host(digests):
-        return _of_steps(digests, waits)
+    if len(bounds) or len(waits.matched) or waits_of_host(digests):
+        own = _between(digests, waits, bounds) if len(bounds) else _of_steps(digests, waits)
+        return replace(own, pipeline=pipeline_replay(digests, waits.matched, waits.transfer_ns))
     # Nothing shows that the ranks wait for each other: the slowest one may hold up nobody.
     nothing = np.empty(0, np.int64)
     return OwnTimes(np.zeros((0, len(digests)), np.int64), nothing, nothing)
@@ -161,7 +171,9 @@ def _bounds(waits: CollectiveWaits) -> Ints:
     """Return the collectives of all ranks that block, and the last one of each step."""
     matched = waits.matched
     steps = np.array([-1 if step is None else step for step in matched.step], np.int64)
-    whole = np.flatnonzero(matched.present.all(axis=1) & (steps >= 0))
+    # A send does not hold up the sender, and a receiver works on while others compute.
+    of_all = np.array([key.kind not in POINT_TO_POINT for key in matched.keys], np.bool_)
+    whole = np.flatnonzero(of_all & matched.present.all(axis=1) & (steps >= 0))
     if not len(whole):
         return whole
     durations = np.maximum(1, matched.duration_ns[whole])

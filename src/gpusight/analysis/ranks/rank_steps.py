@@ -75,21 +75,21 @@ def _waits_by_step(
     digests: Sequence[RankDigest], waits: CollectiveWaits
 ) -> dict[tuple[int, int], int]:
     """Return the exposed wait of each rank in each step; nothing where no wait is known."""
-    found: dict[tuple[int, int], int] = {}
+    waits_ns: dict[tuple[int, int], int] = {}
     if waits_of_host(digests):
         by_number = [{step.number: step.wait_ns for step in digest.steps} for digest in digests]
         for number in set.intersection(*(set(known) for known in by_number)):
             least = min(known[number] for known in by_number)
             for rank, known in enumerate(by_number):
-                found[rank, number] = known[number] - least
-        return found
+                waits_ns[rank, number] = known[number] - least
+        return waits_ns
     exposed = waits.exposed_wait_ns
     for at, step in enumerate(waits.matched.step):
         if step is None:
             continue
         for rank in np.flatnonzero(waits.matched.present[at]).tolist():
-            found[rank, step] = found.get((rank, step), 0) + int(exposed[at, rank])
-    return found
+            waits_ns[rank, step] = waits_ns.get((rank, step), 0) + int(exposed[at, rank])
+    return waits_ns
 
 
 # The latest step ----------------------------------------------------------------------------------

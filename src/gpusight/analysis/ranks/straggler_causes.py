@@ -31,7 +31,7 @@ MIN_UPSTREAM_SHARE = 0.5
 MAX_CHANCE = 1e-3
 """How likely as many late steps may be at the rate of the other ranks; divided by the ranks."""
 _MIN_LATE_RATE = 0.02
-_FEW_STEPS = 3
+_MIN_PATTERN_STEPS = 3
 _CONSTANT_SHARE = 0.8
 _MIN_DRIFT_STEPS = 6
 _MIN_REPEATS = 3
@@ -77,7 +77,7 @@ class Straggler:
             "recoverable_ns": self.recoverable_ns,
             "late_ns": self.late_ns,
             "pattern": self.pattern,
-            "evidence": [one.document() for one in self.evidence],
+            "evidence": [item.document() for item in self.evidence],
         }
 
 
@@ -88,7 +88,7 @@ def find_stragglers(
     if len(digests) < 2 or not len(own.steps) or not own.job_ns:
         return ()
     late = _late_ranks(own)
-    found = []
+    stragglers = []
     for place, limit_ns in late.items():
         saved_ns = own.saved_ns(place, late)
         share = saved_ns / own.job_ns
@@ -98,7 +98,7 @@ def find_stragglers(
         steps = own.steps[by_step > limit_ns]
         cause, parts = _cause(digests, place, steps if len(steps) else own.steps, waits)
         evidence = (*parts, *_blame(place, waits, own, by_step > limit_ns))
-        found.append(
+        stragglers.append(
             Straggler(
                 place,
                 numbers[place],
@@ -110,8 +110,8 @@ def find_stragglers(
                 evidence,
             )
         )
-    found.sort(key=lambda straggler: (-straggler.recoverable_ns, straggler.rank))
-    return (*found, *_upstream(numbers, waits, own, set(late)))
+    stragglers.sort(key=lambda straggler: (-straggler.recoverable_ns, straggler.rank))
+    return (*stragglers, *_upstream(numbers, waits, own, set(late)))
 
 
 def noise_ns(own: OwnTimes, stragglers: Sequence[Straggler]) -> float:
@@ -127,18 +127,18 @@ def _late_ranks(own: OwnTimes) -> dict[int, float]:
 
     The latest one is tested first: those that are left are the measure of chance for the next.
     """
-    found: dict[int, float] = {}
+    limits_ns: dict[int, float] = {}
     means = own.late_ns.mean(axis=0)
     for place in np.argsort(-means, kind="stable").tolist():
-        others = [r for r in range(len(means)) if r != place and r not in found]
+        others = [r for r in range(len(means)) if r != place and r not in limits_ns]
         if not others:
             break
         chance = MAX_CHANCE / len(means)
         limit_ns = _limit(own.late_ns[:, place], own.late_ns[:, others], own.job_ns, chance)
         if limit_ns is None:
             break
-        found[place] = limit_ns
-    return found
+        limits_ns[place] = limit_ns
+    return limits_ns
 
 
 def _limit(late: Ints, others: Ints, step_ns: float, max_chance: float) -> float | None:
@@ -149,7 +149,7 @@ def _limit(late: Ints, others: Ints, step_ns: float, max_chance: float) -> float
     excess_ns = float(late.mean()) - usual
     if excess_ns < min_ns:
         return None
-    if len(late) < _FEW_STEPS:
+    if len(late) < _MIN_PATTERN_STEPS:
         return limit_ns if late.min() > max(limit_ns, 2 * others.max(initial=0)) else None
     error_ns = np.sqrt(late.var(ddof=1) / len(late) + spread**2 / others.size)
     is_sure = excess_ns >= MIN_DEVIATIONS * error_ns
@@ -230,13 +230,13 @@ def _cause(
 ) -> tuple[str, list[Evidence]]:
     """Compare the parts of a rank's own time with the median of the others, in its late steps."""
     parts = [_parts(digest, rank, steps, waits) for rank, digest in enumerate(digests)]
-    mine = parts[place]
+    own_parts = parts[place]
     others = [part for rank, part in enumerate(parts) if rank != place and part]
-    if not mine or not others:
+    if not own_parts or not others:
         return HOST, []
-    names = {name for part in (mine, *others) for name in part}
+    names = {name for part in (own_parts, *others) for name in part}
     more = {
-        name: mine.get(name, 0.0) - float(np.median([part.get(name, 0.0) for part in others]))
+        name: own_parts.get(name, 0.0) - float(np.median([part.get(name, 0.0) for part in others]))
         for name in names
     }
     causes: dict[str, float] = {}
@@ -296,10 +296,10 @@ def _work_or_speed(digests: Sequence[RankDigest], place: int) -> tuple[str, list
         for kernel in digest.kernels if rank != place else ():
             each = (kernel.count / steps, kernel.ns / kernel.count, kernel.blocks / kernel.count)
             usual.setdefault(kernel.name, []).append(each)
-    mine = digests[place]
-    steps = max(1, len(mine.steps))
+    digest_of_rank = digests[place]
+    steps = max(1, len(digest_of_rank.steps))
     work_ns, speed_ns = 0.0, 0.0
-    for kernel in mine.kernels:
+    for kernel in digest_of_rank.kernels:
         count = kernel.count / steps
         ns = kernel.ns / kernel.count
         if kernel.name not in usual:
@@ -347,7 +347,7 @@ def _upstream(
         return []
     rows = np.array([at for at, step in enumerate(matched.step) if step is not None], np.int64)
     steps = np.array([matched.step[at] for at in rows], np.int64)
-    found = []
+    stragglers = []
     for place, number in enumerate(numbers):
         if place in late:
             continue
@@ -363,8 +363,8 @@ def _upstream(
             own_wait_ns = float(exposed[rows[waits.last[rows] == source], place].sum()) / count
             shown = Evidence("own wait", own_wait_ns, "ns", meaning)
             late_ns = most / count
-            found.append(Straggler(place, number, UPSTREAM, 0.0, 0.0, late_ns, "", (shown,)))
-    return found
+            stragglers.append(Straggler(place, number, UPSTREAM, 0.0, 0.0, late_ns, "", (shown,)))
+    return stragglers
 
 
 def _waited_before(

@@ -110,7 +110,7 @@ class GraphLaunches:
         plain = (program.wait == CallWait.NOTHING) & mergeable
         launches = np.zeros(n, np.bool_)
         called = np.isin(program.latency_base, (LatencyBase.CALL_END, LatencyBase.CALL_START))
-        launches[program.call[called & ~program.gone]] = True
+        launches[program.call[called & ~program.removed]] = True
         launches &= plain
         ends = program.wait != CallWait.NOTHING
         ends = ends if self.spans_steps else ends | program.mark
@@ -164,7 +164,7 @@ def fuse(groups: Ints, duration_ns: Ints) -> Change:
     """
 
     def change(program: ReplayProgram) -> ReplayProgram:
-        members = np.flatnonzero((groups >= 0) & ~program.gone)
+        members = np.flatnonzero((groups >= 0) & ~program.removed)
         if not len(members):
             return program
         members = members[np.lexsort((program.call[members], groups[members]))]
@@ -175,7 +175,7 @@ def fuse(groups: Ints, duration_ns: Ints) -> Change:
         duration = np.minimum(duration_ns[group[leads]], before)
         merged = program.changed(
             duration_ns=put(program.duration_ns, first, duration),
-            gone=marked(program.gone, rest),
+            removed=marked(program.removed, rest),
         )
         return _without_launches(merged, rest)
 
@@ -186,16 +186,16 @@ def remove(ops: Ints) -> Change:
     """Let GPU activities vanish, with their launches and the host's work for these."""
 
     def change(program: ReplayProgram) -> ReplayProgram:
-        return _without_launches(program.changed(gone=marked(program.gone, ops)), ops)
+        return _without_launches(program.changed(removed=marked(program.removed, ops)), ops)
 
     return change
 
 
 def _without_launches(program: ReplayProgram, ops: Ints) -> ReplayProgram:
-    """Remove the calls that only issued activities which are gone, and the host's way to them."""
+    """Remove the calls that only issued activities that are removed, and the host's way to them."""
     n = len(program.gap_ns)
     used = np.zeros(n + 1, np.bool_)
-    used[program.call[~program.gone]] = True
+    used[program.call[~program.removed]] = True
     calls = np.unique(program.call[ops])
     calls = calls[calls < n]
     calls = calls[~used[calls] & (program.wait[calls] == CallWait.NOTHING)]
@@ -273,7 +273,7 @@ def more_launches(calls: Ints, count: Ints | int, *, host_ns: int, gpu_ns: int) 
         issued[calls] = added
         _, first = np.unique(program.call, return_index=True)
         first_of_call = marked(np.zeros(len(program.call), np.bool_), first)
-        more = np.where(first_of_call & ~program.gone, issued[program.call], 0) * gpu_ns
+        more = np.where(first_of_call & ~program.removed, issued[program.call], 0) * gpu_ns
         return program.changed(
             own_ns=put(program.own_ns, calls, program.own_ns[calls] + added * host_ns),
             duration_ns=program.duration_ns + more,

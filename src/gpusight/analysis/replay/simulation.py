@@ -87,7 +87,7 @@ class ReplayProgram:
     stream_gap_ns: Ints
     needs: Ints
     needs_gap_ns: Ints
-    gone: Flags
+    removed: Flags
     """Activities that a change removed."""
 
     trailing_ns: int
@@ -128,14 +128,14 @@ def run_program(program: ReplayProgram) -> ScheduleTiming:
             *(program.stream_gap_ns, program.duration_ns, program.needs, program.needs_gap_ns),
             *(program.latency_base, program.latency_ns),
         ),
-        program.gone,
+        program.removed,
         program.start_ns,
         _streams_of_devices(program),
     )
     call_start, call_end, op_start, op_end = _simulated(program) if compiled is None else compiled
     last_ns = max(
         int(call_end[program.counted].max(initial=program.start_ns)),
-        int(op_end[~program.gone].max(initial=program.start_ns)),
+        int(op_end[~program.removed].max(initial=program.start_ns)),
     )
     end_ns = last_ns + program.trailing_ns
     return ScheduleTiming(op_start, op_end, call_start, call_end, program.start_ns, end_ns)
@@ -243,25 +243,25 @@ class _GpuStreams:
         order = np.argsort(program.call, kind="stable")
         self._order = order
         self._call = program.call[order]
-        base, gone = program.latency_base[order], program.gone[order]
+        base, removed = program.latency_base[order], program.removed[order]
         after_call = (base == LatencyBase.CALL_END) | (base == LatencyBase.CALL_START)
         # A latency counted from the start of a call is one from its end, less what the call takes.
         own_ns = np.append(program.own_ns, 0)[self._call]
         earliest = program.latency_ns[order] - np.where(base == LatencyBase.CALL_START, own_ns, 0)
         earliest = np.where(base == LatencyBase.STREAM, program.start_ns, earliest)
         earliest = earliest + np.where(after_call, np.append(host_ns, 0)[self._call], 0)
-        # What is gone starts and ends where its stream is.
-        self._earliest_ns = np.where(gone, _NEVER_NS, earliest)
+        # What is removed starts and ends where its stream is.
+        self._earliest_ns = np.where(removed, _NEVER_NS, earliest)
         """From the delay of the thread, where that counts; else a time."""
         threads = int(program.host_thread.max(initial=-1)) + 1
         self.delay_ns = [program.start_ns] * threads + [0]
         """How late each thread is; the last one is for activities that no call holds."""
         thread = np.append(program.host_thread, threads)[self._call]
-        self._thread = np.where(after_call & ~gone, thread, threads)
+        self._thread = np.where(after_call & ~removed, thread, threads)
         self._stream = program.stream[order]
-        self._gap_ns = np.where(gone, 0, program.stream_gap_ns[order])
-        self._duration_ns = np.where(gone, 0, program.duration_ns[order])
-        needs = np.where(gone, NONE, program.needs[order])
+        self._gap_ns = np.where(removed, 0, program.stream_gap_ns[order])
+        self._duration_ns = np.where(removed, 0, program.duration_ns[order])
+        needs = np.where(removed, NONE, program.needs[order])
         position = np.empty_like(order)
         position[order] = np.arange(len(order))
         self._position = position

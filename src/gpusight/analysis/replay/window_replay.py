@@ -100,7 +100,7 @@ def calibrate(schedule: GpuSchedule) -> ReplayCalibration:
         stream_gap_ns=put(starts.stream_gap_ns, waited, gap),
         needs=needs,
         needs_gap_ns=needs_gap,
-        gone=np.zeros(len(ops), np.bool_),
+        removed=np.zeros(len(ops), np.bool_),
         trailing_ns=max(0, end_ns - last_ns),
         counted=counted,
     )

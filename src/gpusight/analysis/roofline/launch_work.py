@@ -60,7 +60,7 @@ NO_DEVICE = -1
 TENSOR_KEYS = tuple(kind.key for kind in KINDS if kind.tensor)
 _CUDA_CORE_KEYS = (FP64.key, FP32.key, HALF_FMA, HALF_OTHER)
 _CONSTANTS = 8
-_FEW_SHARE = 0.1
+_MAX_STRAY_SHARE = 0.1
 """FP16 FMAs that are fewer, of all instructions, may be no arithmetic: see `_fp16_flops`."""
 _WARP_THREADS = 32
 NO_WORK = 0.1
@@ -222,7 +222,7 @@ def _fp16_flops() -> pl.Expr:
     fma, other = pl.col(HALF_FMA), pl.col(HALF_OTHER)
     warps = fma / 4 / _WARP_THREADS
     few = pl.any_horizontal(
-        (warps < _FEW_SHARE * pl.col(_INSTRUCTIONS.key)).fill_null(value=False),
+        (warps < _MAX_STRAY_SHARE * pl.col(_INSTRUCTIONS.key)).fill_null(value=False),
         (fma <= 4 * _CONSTANTS * threads).fill_null(value=False),
         (fma < pl.col(FP32.key)).fill_null(value=False),
     )

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _NEARLY_ALL = 0.8
 """Part of the work that a step must cover, of the loop that covers most; and part of the periods
 that must have something for all to have it."""
-_MOST = 0.5
+_MAJORITY = 0.5
 """The same from the first period on, since anything may come before."""
 _LONGER = 1.25
 """Times the length of a loop: up to here another is the same one, cut at other places."""
@@ -61,7 +61,7 @@ _MAX_LOOKED_AT = 9
 """Outer periods whose start is looked at, and inner ones that are compared."""
 _PARTS = 10
 """Parts of a loop that are looked at for preparation: one may have hundreds of short periods."""
-_FEW = 0.2
+_MAX_EXCEPTIONS = 0.2
 """Part of them that may have it once the program has started: an evaluation, say."""
 _MAX_LAYERS = 128
 """More repetitions than any network has layers."""
@@ -155,7 +155,7 @@ def _may_be_start_up(sequence: Activities, loop: Period) -> bool:
         return False
     used = sequence.before("took")
     more = used[-1] - used[loop.next_start] > used[loop.next_start] - used[loop.starts[0]]
-    return bool(more) or _parts_that_prepare(sequence, loop) >= _MOST
+    return bool(more) or _parts_that_prepare(sequence, loop) >= _MAJORITY
 
 
 def _is_start_up(sequence: Activities, loop: Period, later: Period) -> bool:
@@ -173,7 +173,7 @@ def _is_start_up(sequence: Activities, loop: Period, later: Period) -> bool:
     if len(later.starts) > len(loop.starts) and in_later > in_loop:
         return True
     settled = _parts_that_prepare(sequence, later, first=1)
-    return _parts_that_prepare(sequence, loop) >= _MOST and settled <= _FEW
+    return _parts_that_prepare(sequence, loop) >= _MAJORITY and settled <= _MAX_EXCEPTIONS
 
 
 def _trains(sequence: Activities, loop: Period) -> bool:
@@ -228,7 +228,7 @@ def _is_loop(sequence: Activities, period: Period) -> bool:
     count = len(period.starts)
     if count < _MIN_REPETITIONS and not (period.same_counts and period.length >= _LONG):
         return False
-    if _share_with(sequence, "computes", period) < _NEARLY_ALL or period.coverage_after < _MOST:
+    if _share_with(sequence, "computes", period) < _NEARLY_ALL or period.coverage_after < _MAJORITY:
         return False
     if count > _MAX_LAYERS or _share_with(sequence, "updates", period) >= _NEARLY_ALL:
         return True
@@ -269,7 +269,7 @@ def _joined_by_pauses(sequence: Activities, loop: Period) -> Period:
     kinds = ("marks", "backward")
     if loop.inner is not None or not loop.same_counts or len(loop.starts) < 2 * _MIN_REPETITIONS:
         return loop
-    if max(_share_with(sequence, kind, loop) for kind in kinds) > _FEW:
+    if max(_share_with(sequence, kind, loop) for kind in kinds) > _MAX_EXCEPTIONS:
         return loop
     starts = loop.starts[loop.starts <= len(sequence) - loop.length][:_MAX_PAUSES]
     pauses = sequence.pauses[starts[:, None] + np.arange(loop.length)]
@@ -353,7 +353,7 @@ def _output_follows(sequence: Activities, period: Period) -> bool:
     first[np.unique(sequence.codes, return_index=True)[1]] = 1
     new = np.append(0, np.cumsum(first & sequence.heavy))
     middle = slice(1, -1)
-    return float(np.mean(new[period.ends[middle]] > new[period.starts[middle]])) < _MOST
+    return float(np.mean(new[period.ends[middle]] > new[period.starts[middle]])) < _MAJORITY
 
 
 def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool) -> bool:
@@ -372,7 +372,7 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
     if updated or (fed and backward):
         # A loop of training over batches may also be a part of a step that gathers these first.
         in_inner, in_outer = (_time_in(sequence, period) for period in (inner, outer))
-        if in_inner >= _MOST * in_outer or kernels <= _SMALL * own_kernels:
+        if in_inner >= _MAJORITY * in_outer or kernels <= _SMALL * own_kernels:
             return updated or _share_with(sequence, "updates", outer) < _NEARLY_ALL
     if not covers or _share_with(sequence, "updates", outer) >= _NEARLY_ALL:
         return False
@@ -405,7 +405,7 @@ def _is_request(sequence: Activities, outer: Period, inner: Period, outside: flo
     boundaries = _boundaries(sequence, outer, inner)
     if boundaries.is_reset or boundaries.does_less:
         return True
-    return boundaries.prepared > _SMALL * own or outside > _MOST
+    return boundaries.prepared > _SMALL * own or outside > _MAJORITY
 
 
 @dataclass(frozen=True)

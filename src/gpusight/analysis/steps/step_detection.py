@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _MAX_DEPTH = 16
-_MOST_LAUNCHES = 0.6
+_MIN_OUTER_LAUNCHES = 0.6
 """Part of the launches that a range must hold for those inside it to be tried."""
 _MIN_LAUNCH_SHARE = 0.5
 """Part of the launches that steps must hold, of all; and ranges, of a step."""
@@ -79,7 +79,7 @@ def repeated_steps(
         if steps is not None:
             return steps
         launches = _launches_in(nested.starts[at], nested.ends[at], work["launch_ns"].to_numpy())
-        if not len(at) or launches.max() < _MOST_LAUNCHES * work.height:
+        if not len(at) or launches.max() < _MIN_OUTER_LAUNCHES * work.height:
             return None
         at = np.flatnonzero(nested.outer == at[int(np.argmax(launches))])
     return None
@@ -151,7 +151,7 @@ def _range_steps(level: pl.DataFrame, period: Period, work: pl.DataFrame) -> Tra
     launches = _launches_in(starts, ends, times)
     usual = float(np.median(launches))
     alike = np.abs(launches - usual) <= _MAX_DIFFERENCE * usual
-    if launches.sum() < _MIN_LAUNCH_SHARE * len(times) or alike.mean() < _MOST_LAUNCHES:
+    if launches.sum() < _MIN_LAUNCH_SHARE * len(times) or alike.mean() < _MIN_OUTER_LAUNCHES:
         return None
     first = period.starts[-len(starts) :]
     are_ranges = np.array_equal(start[first], starts) and np.array_equal(end[first], ends)

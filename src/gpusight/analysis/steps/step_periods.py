@@ -29,7 +29,7 @@ _NEIGHBORS = ((), (-1,), (1, -2))
 """Offsets of the codes by which a place is recognized, added one level after the other."""
 _DENSE = 8
 _MAX_COUNTS = 20
-_MANY = 1 << 17
+_LONG_SEQUENCE = 1 << 17
 """Numbers of segments that are tried, those that most kinds of places suggest first; half as many
 in a sequence this long."""
 _MAX_LOOPS = 3
@@ -47,10 +47,10 @@ _MAX_ORDERED = 9
 """Pairs of segments whose order is compared."""
 _ALIKE = 0.85
 """Part of its codes that a segment must share with a typical one."""
-_MOSTLY = 0.6
+_MIN_ALIKE = 0.6
 """Part of the segments that must be alike; the others may have a tail."""
-_NEARLY_ALL = 0.8
-_MOST = 0.5
+_MIN_WHOLE = 0.8
+_MAJORITY = 0.5
 _MAX_FOREIGN = 0.3
 """Part of a segment that may be of kinds that most segments do not have."""
 _LONGER = 1.25
@@ -268,7 +268,7 @@ def periods_of(sequence: Activities) -> list[Period]:
             own = own[(kinds.last[own] <= best.starts[0]) | (kinds.first[own] >= best.next_start)]
             if not len(own):
                 break
-        if len(tried) == (_MAX_COUNTS if len(sequence) < _MANY else _MAX_COUNTS // 2):
+        if len(tried) == (_MAX_COUNTS if len(sequence) < _LONG_SEQUENCE else _MAX_COUNTS // 2):
             break
     return periods
 
@@ -296,7 +296,7 @@ def periods_around(sequence: Activities, inner: Period) -> list[Period]:
     kept[: max(0, int(runs[0]) - lead)] = False
     kept[inner.next_start + lead :] = False
     positions = np.flatnonzero(kept)
-    if len(positions) > _MOST * len(sequence):
+    if len(positions) > _MAJORITY * len(sequence):
         return []
     parts = {f.name: getattr(sequence, f.name)[positions] for f in fields(sequence)}
     is_run = np.isin(positions, runs)
@@ -439,10 +439,10 @@ def _same_before(codes: Ints, starts: Ints, length: int) -> int:
     return int(fits[-1]) + 1 if len(fits) else 0
 
 
-def _shared(codes: Ints, one: int, other: int, length: int) -> float:
+def _shared(codes: Ints, first: int, other: int, length: int) -> float:
     """Return the part of the codes that two parts of the sequence share, in any order."""
     kinds = int(codes.max()) + 1
-    counts = [np.bincount(codes[at : at + length], minlength=kinds) for at in (one, other)]
+    counts = [np.bincount(codes[at : at + length], minlength=kinds) for at in (first, other)]
     return float(np.minimum(*counts).sum() / max(1, length))
 
 
@@ -461,17 +461,17 @@ def _segments(sequence: Activities, starts: Ints) -> Period | None:
     kernels = sequence.kernel_codes
     own = np.minimum(counts[-1], typical)[kernels].sum()
     whole[-1] |= bool(own >= _ALIKE * typical[kernels].sum() > 0)
-    same_counts = bool(alike.mean() >= _MOSTLY and whole.mean() >= _NEARLY_ALL and typical.any())
+    same_counts = bool(alike.mean() >= _MIN_ALIKE and whole.mean() >= _MIN_WHOLE and typical.any())
     same_counts &= bool(np.median(np.abs(np.diff(starts) - length)) <= 1 + _NEAR * length)
     if not same_counts:
-        kept = (counts > 0).mean(axis=0) >= _MOST
+        kept = (counts > 0).mean(axis=0) >= _MAJORITY
         ends[-1] = _last_end(sequence.codes, starts, kept)
         at, counts = _counts(sequence.codes, starts, ends)
         totals = counts.sum(axis=1)
-        has = (counts[:, kept] > 0).sum(axis=1) >= _NEARLY_ALL * kept.sum()
+        has = (counts[:, kept] > 0).sum(axis=1) >= _MIN_WHOLE * kept.sum()
         foreign = counts[:, ~kept].sum(axis=1) <= _MAX_FOREIGN * totals
         whole = has & foreign
-        if kept.sum() < _MIN_KINDS or whole.mean() < _NEARLY_ALL:
+        if kept.sum() < _MIN_KINDS or whole.mean() < _MIN_WHOLE:
             return None
     # Segments at either end that are unlike the others are no periods of this loop.
     # A segment that was not compared is taken to be like the next one that was.
@@ -515,9 +515,9 @@ def _same_order(places: Ints, period: Period) -> bool:
     recur = []
     most = _MAX_ORDERED if period.length < _MAX_LOOKED_AT else _MIN_KINDS
     for i in np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64)):
-        one, other = (places[period.starts[j] : period.ends[j]] for j in (i, i + 1))
-        recur.append(float(np.isin(one[:_MAX_LOOKED_AT], other).mean()))
-    return float(np.median(recur)) >= _MOST
+        earlier, other = (places[period.starts[j] : period.ends[j]] for j in (i, i + 1))
+        recur.append(float(np.isin(earlier[:_MAX_LOOKED_AT], other).mean()))
+    return float(np.median(recur)) >= _MAJORITY
 
 
 def _counts(codes: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:

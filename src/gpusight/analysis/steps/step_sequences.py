@@ -51,9 +51,9 @@ _MIN_ITERATIONS = 100
 """Iterations of a loop that is a whole program, of a kernel and a wait for it."""
 _MIN_OVERLAP = 0.5
 """Part of a period that runs at the same time as the next one; part of the periods that do."""
-_ENOUGH = 0.8
+_MIN_COVERAGE = 0.8
 """Coverage at which no vaguer coding is tried."""
-_NEARLY_ALL = 0.95
+_FULL_COVERAGE = 0.95
 """Coverage at which nothing is left for a loop around one that has no mark of a step."""
 _GAIN = 0.2
 """Coverage that a vaguer coding must gain."""
@@ -61,7 +61,7 @@ _SAME_NAMES = 0.95
 """Part of the activities of a period whose names the one before has as well."""
 _BATCH_BYTES = 1024
 """Copies below this are scalars and flags rather than a batch."""
-_MANY_NAMES = 20_000
+_MAX_NAMES = 20_000
 """Names of kernels that are classified; a program with more makes up new ones as it runs."""
 _RESETS = re.compile(
     r"(?i)fill(?!_?tensormap)|zero_|memset|arange|iota|(?<![a-z])init(?:ial|_|<|\()"
@@ -117,10 +117,10 @@ def periodic_steps(
 
 def _is_certain(by_name: Activities, step: Period) -> bool:
     """Return whether no vaguer coding need be tried."""
-    if not step.same_counts or len(step.starts) < _MIN_REPETITIONS or step.coverage < _ENOUGH:
+    if not step.same_counts or len(step.starts) < _MIN_REPETITIONS or step.coverage < _MIN_COVERAGE:
         return False
     # What has no mark of a step may be a loop inside one, whose other kernels change their names.
-    return step.coverage >= _NEARLY_ALL or is_marked(by_name, step)
+    return step.coverage >= _FULL_COVERAGE or is_marked(by_name, step)
 
 
 def _is_too_small(launches: pl.DataFrame, step: Period) -> bool:
@@ -130,7 +130,7 @@ def _is_too_small(launches: pl.DataFrame, step: Period) -> bool:
     """
     table = launches["table"].to_numpy()
     waits = np.add.reduceat(table == _WAITS, step.starts) > 0
-    if len(waits) >= _MIN_ITERATIONS and min(waits.mean(), step.coverage) >= _NEARLY_ALL:
+    if len(waits) >= _MIN_ITERATIONS and min(waits.mean(), step.coverage) >= _FULL_COVERAGE:
         return False
     # A graph is many activities.
     works = np.where(table == _GRAPHS, _MIN_ACTIVITIES, table != _WAITS)
@@ -170,16 +170,16 @@ def _is_better(vague: Period, step: Period, by_name: Activities) -> bool:
     count = len(vague.starts)
     if len(step.starts) < _MIN_REPETITIONS and step.same_counts:
         # Sizes that come in turn: both repetitions hold the same steps, each under other names.
-        return count > len(step.starts) and vague.coverage >= _ENOUGH * step.coverage
+        return count > len(step.starts) and vague.coverage >= _MIN_COVERAGE * step.coverage
     same_length = step.length <= 2 * vague.length <= 3 * step.length
     if vague.coverage >= step.coverage + _GAIN and same_length:
         return True
     around = vague.length >= _MIN_REPETITIONS * step.length and count >= _MIN_REPETITIONS
-    if around and min(vague.coverage, _NEARLY_ALL) > step.coverage:
+    if around and min(vague.coverage, _FULL_COVERAGE) > step.coverage:
         # An inner loop may have the same names in all steps, whatever their other kernels are.
         return not _same_names(vague, by_name)
     # A number of inner loops that varies is a reason for steps that differ.
-    explained = step.inner is not None and step.inner.coverage >= _ENOUGH * step.coverage
+    explained = step.inner is not None and step.inner.coverage >= _MIN_COVERAGE * step.coverage
     return not step.same_counts and not explained and vague.coverage >= step.coverage
 
 
@@ -278,7 +278,7 @@ def _names(names: pl.Series) -> pl.DataFrame:
     distinct = names_of(names)
     used = names.to_physical().unique().sort()
     known = [distinct[code] for code in used]
-    kinds = [classify(name).category if n < _MANY_NAMES else "" for n, name in enumerate(known)]
+    kinds = [classify(name).category if n < _MAX_NAMES else "" for n, name in enumerate(known)]
     kind = pl.Series("kind", kinds, pl.String)
     family = pl.Series("family", known, pl.String).str.replace_all(r"\d+", "#")
     return pl.DataFrame(

@@ -96,7 +96,7 @@ _JOB_OPTIONS = {
     "as-median": ("RANK", "this rank is as fast as the median of the others"),
     "gradients": ("FORMAT", "reduce gradients in bf16 or fp16 instead of FP32: half the bytes"),
     "bucket": ("SIZE", "reduce gradients in buckets of this size, such as 100MB"),
-    "balance": ("WHAT", "ranks: the same work of each segment, evenly divided"),
+    "balance": ("WHAT", "ranks, stages or experts: their work evenly divided"),
 }
 
 

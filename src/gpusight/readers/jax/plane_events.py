@@ -66,7 +66,7 @@ _MIN_EVENT_BYTES = 6
 _MAX_FIELDS = 1 << 12
 """Of one event; real ones stay far below."""
 _MAX_TIME_PS = 1 << 62
-_LONGEST_PS = 30 * 86_400 * 10**12
+_MAX_DURATION_PS = 30 * 86_400 * 10**12
 """No profiler records for longer than 30 days, so no event lasts longer."""
 _MAX_TIME_NS = 1 << 61
 
@@ -220,7 +220,7 @@ def _decode(data: memoryview, plane: XPlane, marks: Ints, line: Rows, origins: I
     origin = origins[line]
     untimed = (offset < -_MAX_TIME_PS) | (offset > _MAX_TIME_PS)
     untimed |= (origin < -_MAX_TIME_NS) | (origin > _MAX_TIME_NS)
-    untimed |= (duration < 0) | (duration > _LONGEST_PS)
+    untimed |= (duration < 0) | (duration > _MAX_DURATION_PS)
     untimed &= kind >= 0
     plane.untimed += int(np.count_nonzero(untimed))
     kind[untimed] = -1

@@ -114,7 +114,7 @@ def _first_int(raw: RawTables, table: str, column: str) -> int | None:
     return int(value) if isinstance(value, int) else None
 
 
-_SMALLEST_MEMORY = 1 << 24
+_MIN_MEMORY_BYTES = 1 << 24
 """No GPU has so few bytes: a smaller number counts mebibytes."""
 
 # GPUs --------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def _in_base_unit(column: str) -> pl.Expr:
     if column in {"coreClockRate", "globalMemoryBandwidth"}:
         return pl.when(value > 0).then(value * 1000)
     if column == "globalMemorySize":
-        return pl.when(value < _SMALLEST_MEMORY).then(value * (1 << 20)).otherwise(value)
+        return pl.when(value < _MIN_MEMORY_BYTES).then(value * (1 << 20)).otherwise(value)
     return value
 
 

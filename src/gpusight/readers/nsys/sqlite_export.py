@@ -45,11 +45,11 @@ _PIECE_ROWS = 250_000
 """Rows that one connection reads at a time; what ADBC needs beyond them is freed after each."""
 _WORKERS = 4
 _BATCH_ROWS = 65_536
-_LEAST_ROW_BYTES = 4
+_MIN_ROW_BYTES = 4
 """A row takes two bytes of its page's index, its own length and the number of its columns."""
 _STEPS_A_BYTE = 20
 """Steps of SQLite's machine that a query may take for each byte of the file."""
-_LEAST_STEPS, _STEPS_AT_ONCE = 10_000_000, 1_000_000
+_MIN_STEPS, _STEPS_AT_ONCE = 10_000_000, 1_000_000
 _ROW_IDS = ("rowid", "_rowid_", "oid")
 """What SQLite calls the number of a row, unless a column of the table has that name."""
 # A capture has at least one of these; a database with none of them is some other program's.
@@ -80,7 +80,7 @@ class SqliteTables(RawTables):
         self._discard: Callable[[], object] | None = None
         file = self._settled(path)
         self._size = file.stat().st_size
-        self._max_rows = self._size // _LEAST_ROW_BYTES
+        self._max_rows = self._size // _MIN_ROW_BYTES
         self._uri = f"{file.resolve().as_uri()}?mode=ro&immutable=1"
         _check_length(file, path)
         self._views: list[str] = []
@@ -291,7 +291,7 @@ class SqliteTables(RawTables):
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
         """Run a query with few results; one that takes longer than the file warrants is ended."""
-        steps_left = (_LEAST_STEPS + _STEPS_A_BYTE * self._size) // _STEPS_AT_ONCE
+        steps_left = (_MIN_STEPS + _STEPS_A_BYTE * self._size) // _STEPS_AT_ONCE
 
         def is_over() -> bool:
             nonlocal steps_left

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _SLICE_BYTES = 1 << 23
 """Of pages that are decoded at a time."""
 _WORKERS = 4
-_HEADER_BYTES, _LEAST_PAGE_BYTES = 100, 512
+_HEADER_BYTES, _MIN_PAGE_BYTES = 100, 512
 _UTF8 = 1
 _DESCENDING = re.compile(r"\bDESC\b", re.IGNORECASE)
 _TYPES = {"INTEGER": WHOLE, "REAL": REAL, "TEXT": BYTES}
@@ -179,7 +179,7 @@ def _header(opened: FileIO) -> SqliteFile | None:
     page_size = 65_536 if page_size == 1 else page_size
     changes, pages = struct.unpack(">2I", header[24:32])
     encoding, valid_for = (struct.unpack(">I", header[at : at + 4])[0] for at in (56, 92))
-    if encoding != _UTF8 or page_size < _LEAST_PAGE_BYTES:
+    if encoding != _UTF8 or page_size < _MIN_PAGE_BYTES:
         return None
     size = os.fstat(opened.fileno()).st_size
     if changes != valid_for or not pages:

@@ -181,10 +181,10 @@ def read_processes(path: Path) -> list[SampledProcess]:
     data = path.read_bytes()
     if not data.startswith(stacks.MAGIC):
         raise ValueError("it does not begin as one")
-    found = [SampledProcess.read(*process) for process in stacks.processes(data)]
-    if sum(process.sample_count for process in found) > _MAX_SAMPLES:
+    sampled = [SampledProcess.read(*process) for process in stacks.processes(data)]
+    if sum(process.sample_count for process in sampled) > _MAX_SAMPLES:
         raise ValueError(f"it has more than {_MAX_SAMPLES:,} samples")
-    return found
+    return sampled
 
 
 class StackedSource(TraceSource):
@@ -290,15 +290,15 @@ class JoinedStacks:
 _TIMED = ("time_ns", "process", "thread", "stack", "weight_ns", "late_ns")
 
 
-def join_stacks(source: TraceSource, found: Sequence[SampledProcess]) -> JoinedStacks:
+def join_stacks(source: TraceSource, sampled: Sequence[SampledProcess]) -> JoinedStacks:
     """Put samples on the clock of a capture; raises ValueError where they are not of its run."""
     processes = _loaded(source, "processes", ("process", "pid"))
     threads = _loaded(source, "threads", ("thread", "process", "tid"))
     marks = _marks(source)
-    _check_run(source.meta, found, marks, processes)
+    _check_run(source.meta, sampled, marks, processes)
     samples, rows, errors_ns = [], [], []
     first_stack, left_out = 0, 0
-    for process in found:
+    for process in sampled:
         taken = process.samples()
         clock = _CaptureClock.of(process, marks, source.meta)
         keys = processes.filter(pl.col("pid") == process.about.pid)["process"].to_list()
@@ -326,7 +326,7 @@ def join_stacks(source: TraceSource, found: Sequence[SampledProcess]) -> JoinedS
     notes = [f"{counts}; their times are within {format_time(max(errors_ns))} of the capture's"]
     if left_out:
         notes.append(f"{left_out:,} sampled stacks are of threads that the capture does not have")
-    if not all(process.is_whole for process in found):
+    if not all(process.is_whole for process in sampled):
         notes.append("the file of sampled stacks is damaged: some of them are left out")
     tables = {"stack_samples": frame, "stack_frames": pl.concat(rows)}
     return JoinedStacks({n: as_table(n, table) for n, table in tables.items()}, tuple(notes))
@@ -349,37 +349,37 @@ def _marks(source: TraceSource) -> dict[tuple[str, int, int], int]:
     ranges = source.load("ranges", ["name", "start_ns"]).filter(
         pl.col("name").cast(pl.String).str.starts_with(stacks.CLOCK_MESSAGE)
     )
-    found = {}
+    marks = {}
     for name, start_ns in ranges.with_columns(pl.col("name").cast(pl.String)).iter_rows():
         try:
             mark = msgspec.json.decode(name.removeprefix(stacks.CLOCK_MESSAGE), type=_Mark)
         except msgspec.DecodeError:
             continue
-        found[mark.session, mark.pid, mark.time] = start_ns
-    return found
+        marks[mark.session, mark.pid, mark.time] = start_ns
+    return marks
 
 
 def _check_run(
     meta: Meta,
-    found: Sequence[SampledProcess],
+    sampled: Sequence[SampledProcess],
     marks: dict[tuple[str, int, int], int],
     processes: pl.DataFrame,
 ) -> None:
     """Raise where samples are of another run than the capture."""
-    sessions = {process.about.session for process in found}
+    sessions = {process.about.session for process in sampled}
     known = {session for session, _, _ in marks} | ({meta.session} if meta.session else set())
     if known and not sessions & known:
         raise ValueError("they are of another run than the capture")
     if known:
         return
     pids = set(processes["pid"].to_list())
-    if not any(process.about.pid in pids for process in found):
+    if not any(process.about.pid in pids for process in sampled):
         raise ValueError("they are of other processes than the capture")
     begin_ns = meta.start_utc_ns
     if begin_ns is None:
         raise ValueError("the capture has neither the session nor the time of its run")
     end_ns = begin_ns + (meta.duration_ns or 0)
-    walls = [c.value for p in found for c in p.clocks if c.kind == "wall" and c.value is not None]
+    walls = [c.value for p in sampled for c in p.clocks if c.kind == "wall" and c.value is not None]
     if not walls or min(walls) > end_ns + _SLACK_NS or max(walls) < begin_ns - _SLACK_NS:
         raise ValueError("they were taken at another time than the capture")
 

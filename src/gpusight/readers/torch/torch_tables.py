@@ -228,6 +228,7 @@ _COMMUNICATION = {
     "group_size": _int("Group size"),
     "ranks": _text("Process Group Ranks"),
     "sequence": _int("Seq"),
+    "peer": _int("Dst Rank", "Src Rank"),
     "dtype": _text("dtype"),
     "in_elements": _int("In msg nelems", "In msg size"),
     "out_elements": _int("Out msg nelems", "Out msg size"),

@@ -56,7 +56,7 @@ SAMPLE = struct.Struct("<IIII")
 """Offset from the chunk's time in ns, lateness in µs, thread, node."""
 
 _TARGET_COST, _COMFORTABLE_COST = 0.015, 0.006
-_LEAST_HZ = 1.0
+_MIN_HZ = 1.0
 _WATCHED_TICKS = 16
 """So often the cost is looked at."""
 _FLUSH_NS, _CLOCK_NS = 250_000_000, 2_000_000_000
@@ -524,7 +524,7 @@ class StackSampler:
             return
         hz = self._hz
         if cost > _TARGET_COST:
-            hz = max(_LEAST_HZ, hz * max(0.25, _TARGET_COST / cost))
+            hz = max(_MIN_HZ, hz * max(0.25, _TARGET_COST / cost))
         elif cost < _COMFORTABLE_COST:
             hz = min(self._wanted_hz, hz * 1.25)
             if hz == self._hz:

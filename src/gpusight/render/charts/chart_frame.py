@@ -41,7 +41,7 @@ _DENSER = 0.75
 _THOUSAND = 1000.0
 _SI = ("", "k", "M", "G", "T", "P", "E")
 _MAX_TICKS = 100
-_FEW_DECADES = 2.2
+_MAX_FINE_DECADES = 2.2
 """An axis of fewer decades is divided at 2 and 5 as well."""
 
 
@@ -89,7 +89,7 @@ class AxisScale:
         low, high = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
         every = max(1, math.ceil((high - low) / max(about, 1)))
         # Where there are few decades, they are divided.
-        digits = (1, 2, 5) if math.log10(self.high / self.low) < _FEW_DECADES else (1,)
+        digits = (1, 2, 5) if math.log10(self.high / self.low) < _MAX_FINE_DECADES else (1,)
         for power in range(low - 1, high + 1) if len(digits) > 1 else range(low, high + 1, every):
             for digit in digits:
                 value = digit * 10.0**power

@@ -335,8 +335,8 @@ def _waterfall_bars(comparison: Comparison) -> Iterator[_WaterfallBar]:
     before, after = whole.before or 0.0, whole.after or 0.0
     yield from _side(comparison, "before", before)
     level = before
-    for name, kind, delta, claimed in _changes(comparison, before, after):
-        text = ("" if claimed else comparison_tables.UNSURE) + signed(delta)
+    for name, kind, delta, significant in _changes(comparison, before, after):
+        text = ("" if significant else comparison_tables.UNSURE) + signed(delta)
         yield _WaterfallBar(
             name, kind, level, level + delta, text, f"{name}: {text}", faint=delta < 0
         )
@@ -384,11 +384,11 @@ def _changes(
     parts = _changed_entries(comparison)
     least = _MIN_ENTRY_SHARE * max(before, after)
     count = sum(abs(change.delta or 0.0) >= least for _, _, change in parts[:_MAX_ENTRIES])
-    worth = [(name, kind, c.delta or 0.0, c.claimed) for name, kind, c in parts[:count]]
+    worth = [(name, kind, c.delta or 0.0, c.significant) for name, kind, c in parts[:count]]
     yield from sorted(worth, key=lambda change: (change[2] >= 0, -abs(change[2])))
     rest = after - before - sum(delta for _, _, delta, _ in worth)
     if count < len(parts) and abs(rest) > 0.5:
-        yield _OTHER, _OTHER, rest, any(change.claimed for _, _, change in parts[count:])
+        yield _OTHER, _OTHER, rest, any(change.significant for _, _, change in parts[count:])
 
 
 def _series(bars: list[_WaterfallBar], places: dict[str, float]) -> Iterator[BarSeries]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analysis.ranks.exposed_reasons import MEANINGS
 from gpusight.render import ranks_view
 from gpusight.render.charts.rank_charts import (
     aligned_step,
@@ -16,6 +17,7 @@ from gpusight.render.charts.rank_charts import (
     rank_bars,
     rank_heat_map,
 )
+from gpusight.render.communication_view import communication_tables
 from gpusight.render.html.html_templates import HtmlColumn, ReportSection, render
 from gpusight.render.html.report_charts import draw_chart
 from gpusight.results import Field, Fmt, TableResult
@@ -95,6 +97,29 @@ def _numbers(job: JobRanks) -> list[tuple[str, str, str]]:
     return numbers
 
 
+def _communication_sections(job: JobRanks) -> Iterator[ReportSection]:
+    leads = {
+        "exposed": "Collectives during which nothing else runs, and why: " + _reasons(job),
+        "pipeline": "A bubble is the time in which a stage waits for another one.",
+        "experts": "Time between dispatch and combine; the slowest rank of each layer decides.",
+        "pairs": "Who sends to whom, and who waits.",
+    }
+    names = {
+        "exposed": "Exposed communication",
+        "pipeline": "Pipeline",
+        "experts": "Experts",
+        "pairs": "Sends and receives",
+    }
+    for table in communication_tables(job, _MAX_ROWS):
+        yield _section(table.command, names[table.command], leads[table.command], tables=[table])
+
+
+def _reasons(job: JobRanks) -> str:
+    listed = job.communication.collectives if job.communication else ()
+    known = dict.fromkeys(one.reason for one in listed if one.reason)
+    return "; ".join(f"{reason}: {MEANINGS[reason]}" for reason in known) + "."
+
+
 def job_section(job: JobRanks) -> ReportSection:
     """Write the verdict about all ranks as a section of a report; the rest of it is of one."""
     body = render(
@@ -129,6 +154,7 @@ def ranks_sections(job: JobRanks) -> Iterator[ReportSection]:
         )
     if job.latest is not None:
         yield _latest_section(job)
+    yield from _communication_sections(job)
     listed = most_waited_for(job, _MAX_ROWS)
     yield _section(
         "ranks",

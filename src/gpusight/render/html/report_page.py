@@ -140,7 +140,7 @@ def _sections(report: Report) -> Iterator[ReportSection | None]:
         of = f" of {measured.about.file}" if len(report.measured) > 1 else ""
         yield kernel_findings(measured, key=f"measured-{number}", title=f"Kernel bottlenecks{of}")
     if program is not None:
-        yield timeline_section(program.excerpt)
+        yield timeline_section(program.timeline)
         yield utilization_section(program.utilization)
     yield kernels_section(report)
     if program is not None:

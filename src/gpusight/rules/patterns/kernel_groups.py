@@ -51,7 +51,7 @@ def fuse_to_share(
     """
 
     def change(program: ReplayProgram) -> ReplayProgram:
-        ops = np.flatnonzero((groups >= 0) & ~program.gone)
+        ops = np.flatnonzero((groups >= 0) & ~program.removed)
         time_ns = program.duration_ns[ops] * part[ops]
         if most_ns is not None:
             time_ns = np.minimum(time_ns, most_ns[ops])
@@ -74,7 +74,7 @@ def fuse_chains(groups: Ints, part: Reals, traffic: Reals) -> Change:
     """
 
     def change(program: ReplayProgram) -> ReplayProgram:
-        ops = np.flatnonzero((groups >= 0) & ~program.gone)
+        ops = np.flatnonzero((groups >= 0) & ~program.removed)
         longest_ns = np.zeros(int(groups.max(initial=-1)) + 1, np.int64)
         time_ns = (program.duration_ns[ops] * part[ops]).astype(np.int64)
         np.maximum.at(longest_ns, groups[ops], time_ns)
@@ -98,11 +98,11 @@ def _with_host_time(
     before: ReplayProgram, after: ReplayProgram, groups: Ints, host_ns: Reals
 ) -> ReplayProgram:
     calls = len(before.own_ns)
-    ops = np.flatnonzero((groups >= 0) & ~before.gone & (before.call < calls))
+    ops = np.flatnonzero((groups >= 0) & ~before.removed & (before.call < calls))
     call, first = np.unique(before.call[ops], return_index=True)
     saved_ns = (before.own_ns + before.gap_ns - after.own_ns - after.gap_ns)[call]
     max_ns = np.bincount(groups[ops][first], weights=saved_ns, minlength=len(host_ns))
-    remaining = ops[~after.gone[ops]]
+    remaining = ops[~after.removed[ops]]
     added_ns = np.zeros(calls)
     np.add.at(added_ns, before.call[remaining], np.minimum(host_ns, max_ns)[groups[remaining]])
     return after.changed(own_ns=after.own_ns + added_ns.astype(np.int64))
@@ -115,9 +115,9 @@ def without_kernels(ops: Ints) -> Change:
     """
 
     def change(program: ReplayProgram) -> ReplayProgram:
-        changed = program.changed(gone=marked(program.gone, ops))
+        changed = program.changed(removed=marked(program.removed, ops))
         used = np.zeros(len(changed.own_ns) + 1, np.bool_)
-        used[changed.call[~changed.gone]] = True
+        used[changed.call[~changed.removed]] = True
         calls = np.unique(changed.call[ops])
         calls = calls[calls < len(changed.own_ns)]
         unused = calls[~used[calls] & (changed.wait[calls] == CallWait.NOTHING)]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MIN_UNLINKED_SHARE = Threshold(
     0.05, "share of GPU activities without a known launch; above it, idle time has no known cause"
 )
-_LONGEST = 160
+_MAX_MESSAGE_CHARS = 160
 _AGAIN = "Capture again for a shorter time, or with fewer trace options."
 
 
@@ -103,7 +103,7 @@ def _lost(trace: Trace) -> Iterator[_Gap]:
 
 
 def _quote(metric: str, text: str) -> Evidence:
-    return Evidence(metric, 1, "", _cut(text, _LONGEST))
+    return Evidence(metric, 1, "", _cut(text, _MAX_MESSAGE_CHARS))
 
 
 def _cut(text: str, most: int) -> str:

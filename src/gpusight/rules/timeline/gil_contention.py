@@ -189,9 +189,9 @@ def _stretches_like_waits(context: RuleContext) -> pl.DataFrame:
     most_ns = waits * MAX_SWITCH_SHARE.value * SWITCH_NS.value
     alike = (waits > 0) & (waits * SWITCH_NS.value <= MAX_WAIT_NS.value)
     long = stretches.filter(pl.col("duration_ns") >= _LONG_NS)
-    found = long.filter(alike & (pl.col("duration_ns") <= most_ns))
-    total_ns, found_ns = int(long["duration_ns"].sum()), int(found["duration_ns"].sum())
+    waiting = long.filter(alike & (pl.col("duration_ns") <= most_ns))
+    total_ns, found_ns = int(long["duration_ns"].sum()), int(waiting["duration_ns"].sum())
     enough = found_ns >= MIN_ALIKE_SHARE.value * total_ns
-    if not enough or found.height < MIN_WAITS_PER_STEP.value * context.per_step:
-        return found.clear()
-    return found
+    if not enough or waiting.height < MIN_WAITS_PER_STEP.value * context.per_step:
+        return waiting.clear()
+    return waiting

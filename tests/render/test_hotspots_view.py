@@ -10,7 +10,7 @@ import pytest
 
 import gpusight as gs
 from gpusight.analysis.hotspots.flame_graph import flame_graph
-from gpusight.render.stack_formats import to_folded, to_pprof, to_speedscope
+from gpusight.render.hotspots_view import to_folded, to_pprof, to_speedscope
 from tests.analysis.hotspots.stack_traces import MS, loader_trace
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def test_speedscope(graph: FlameGraph) -> None:
 
 def messages(data: bytes) -> list[tuple[int, Any]]:
     """Split a protobuf message into its fields: numbers, and bytes."""
-    found: list[tuple[int, Any]] = []
+    fields: list[tuple[int, Any]] = []
     at = 0
 
     def varint() -> int:
@@ -65,11 +65,11 @@ def messages(data: bytes) -> list[tuple[int, Any]]:
         tag = varint()
         length = varint()
         if tag & 7 == 0:
-            found.append((tag >> 3, length))
+            fields.append((tag >> 3, length))
         else:
-            found.append((tag >> 3, data[at : at + length]))
+            fields.append((tag >> 3, data[at : at + length]))
             at += length
-    return found
+    return fields
 
 
 def packed(data: bytes) -> list[int]:

@@ -14,10 +14,10 @@ from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.readers.file_blocks import max_unpacked_bytes
 from gpusight.readers.guarded_source import reading
 from gpusight.readers.nsys.columnar_files import parquet_bytes
-from gpusight.trace.job_operations import job_table
 from gpusight.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -25,6 +25,19 @@ _MAGIC = b"PAR1"
 _COLUMNS = frozenset(
     ("step", "rank", "dp_rank", "stage", "optype", "seq_id", "mc", "mb_id", "start_ts", "duration")
 )
+JOB_COLUMNS: Mapping[str, tuple[type[pl.DataType], str]] = {
+    "step": (pl.Int64, "Training step"),
+    "rank": (pl.Int64, "Global rank of the worker"),
+    "dp_rank": (pl.Int64, "Data-parallel rank of the worker"),
+    "stage": (pl.Int64, "Pipeline stage of the worker"),
+    "operation": (pl.String, "Type of the operation, such as `forward-compute`"),
+    "sequence": (pl.Int64, "Number among the operations of this type, worker and step, from 0"),
+    "chunk": (pl.Int64, "Model chunk within the stage (virtual pipeline); null where it has none"),
+    "microbatch": (pl.Int64, "Microbatch of a forward or backward pass; null for others"),
+    "start_ns": (pl.Int64, "Start, from the beginning of the step"),
+    "end_ns": (pl.Int64, "End, on the same clock"),
+}
+"""Columns of a job's table: type and meaning."""
 _MAX_SECONDS = 1e7
 """Times are seconds since the beginning of a step: none lasts months."""
 _KEY = ["step", "dp_rank", "stage", "operation", "sequence"]
@@ -42,7 +55,7 @@ def is_job_trace(path: Path) -> bool:
 
 
 def read_job_operations(path: Path) -> pl.DataFrame:
-    """Read the operations of a job, with the columns of `trace.job_operations.JOB_COLUMNS`."""
+    """Read the operations of a job, with the columns of `JOB_COLUMNS`."""
     if not is_job_trace(path):
         raise NotACaptureError(
             f"{path} is not a job trace",
@@ -108,3 +121,10 @@ def _check_values(path: Path, rows: pl.DataFrame) -> None:
         raise DamagedCaptureError(
             f"{path} contradicts itself", why="an operation has a negative or impossible time"
         )
+
+
+def job_table(columns: Mapping[str, pl.Expr], rows: pl.LazyFrame | pl.DataFrame) -> pl.DataFrame:
+    """Return the table with all columns in their types, sorted by step, worker and start."""
+    typed = [columns[name].cast(kind).alias(name) for name, (kind, _) in JOB_COLUMNS.items()]
+    order = ["step", "stage", "dp_rank", "start_ns", "end_ns", "operation", "sequence"]
+    return rows.lazy().select(typed).sort(order).collect()

@@ -9,8 +9,7 @@ import polars as pl
 import pytest
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
-from gpusight.readers.jobs.job_trace import is_job_trace, read_job_operations
-from gpusight.trace.job_operations import JOB_COLUMNS
+from gpusight.readers.job_trace import JOB_COLUMNS, is_job_trace, read_job_operations
 from tests.shared import DATA
 
 ROWS = pl.DataFrame(

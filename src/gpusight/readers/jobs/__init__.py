@@ -1,1 +1,0 @@
-"""Traces of whole jobs: one table of operations by step and worker."""
