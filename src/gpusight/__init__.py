@@ -201,6 +201,11 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Add `%gpusight` and `%%gpusight`: IPython calls this on `%load_ext gpusight`."""
+    importlib.import_module("gpusight.notebook").register(shell)
+
+
 def __dir__() -> list[str]:
     """List the public names."""
     return list(__all__)

@@ -164,6 +164,15 @@ def parse_step_range(text: str, *, hint: str) -> tuple[int | None, int | None]:
     return begin, end
 
 
+_DIGITS = re.compile(r"(\d+)")
+
+
+def natural_key(text: str) -> tuple[str | int, ...]:
+    """Order names by the numbers in them: `r2` before `r10`."""
+    parts = _DIGITS.split(text)
+    return tuple(int(part) if at % 2 else part for at, part in enumerate(parts))
+
+
 def exact_time(ns: int) -> str:
     """Write a time in the largest unit that leaves no fraction, as it can be typed: `300ms`."""
     for unit in ("s", "ms", "us"):

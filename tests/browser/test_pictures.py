@@ -72,3 +72,25 @@ def test_names_stay_text(browser: Browser, tmp_path: Path) -> None:
         assert visit.page.evaluate("window.broken") is None
         assert visit.page.locator("img").count() == 0
         assert HOSTILE in visit.page.locator("svg.wide").text_content()  # type: ignore[operator]
+
+
+def test_a_chart_in_a_notebook_is_alive_and_shut_in(browser: Browser, tmp_path: Path) -> None:
+    named = [{"start_ns": 0, "end_ns": 1000, "name": HOSTILE}]
+    trace = build_trace(kernels=named, ranges=named, threads=[{"thread": 11, "name": HOSTILE}])
+    parts = [gs.utilization(CAPTURE), gs.Result(timeline(trace))]
+    target = tmp_path / "notebook.html"
+    shown = "\n".join(part._repr_mimebundle_()["text/html"] for part in parts)
+    target.write_text(f'<!DOCTYPE html><html lang="en"><title>notebook</title><body>{shown}</body>')
+    with watched(browser) as visit:
+        visit.page.goto(target.as_uri())
+        inside = visit.page.frame_locator("iframe").first
+        picture = inside.locator("svg.wide")
+        picture.focus()
+        picture.press("ArrowRight")
+        assert "%" in inside.locator(".tip").inner_text()
+        frames = [frame for frame in visit.page.frames if frame != visit.page.main_frame]
+        assert len(frames) == 2
+        for frame in frames:
+            assert frame.evaluate("window.origin") == "null"
+            assert frame.evaluate("window.broken") is None
+            assert not frame.evaluate("document.querySelector('main').scrollWidth > innerWidth")

@@ -12,10 +12,18 @@ import pytest
 
 import gpusight as gs
 from gpusight.mcp.agent_tools import TOOLS, tools_of
-from gpusight.mcp.tool_answers import BUDGET_TOKENS, count_tokens, encoded
+from gpusight.mcp.tool_answers import count_tokens
 from gpusight.mcp.workspace import Workspace
 from tests.mcp.agent_captures import ORDER, call, capture_with_orders, refused
-from tests.shared import DATA, SHARED
+from tests.mcp.planted import (
+    JOBS,
+    KERNELS,
+    program_captures,
+    solve_job,
+    solve_kernels,
+    solve_program,
+)
+from tests.shared import DATA, SHARED, needs_shared
 
 TIMELINE = "dataload.sqlite"
 
@@ -219,38 +227,52 @@ def _texts(value: object) -> Iterator[str]:
 
 # A scripted agent -------------------------------------------------------------------------------
 
-PLANTED = {
-    "nsys/dataload.sqlite": {"input-starved"},
-    "nsys/pageable.sqlite": {"pageable-copy"},
-    "nsys/tiny.sqlite": {"elementwise-chain", "launch-bound"},
-    "nsys/item.sqlite": {"host-sync", "launch-bound"},  # the host is slower than the GPU anyway
-    "nsys/gpt_small_train.sqlite": {"fp32-no-tensor-cores"},
-    "nsys/gpt_small_train_bf16_fused.sqlite": {"launch-bound"},
-    "nsys/conv.sqlite": {"launch-bound", "layout-transpose"},
-    "nsys/gpt_tiny_train_r1.sqlite": {"launch-bound"},
-    "nsys/healthy.sqlite": set(),
-    "torch/dataload.json.gz": {"input-starved"},
-    "torch/healthy.json.gz": set(),
-}
-"""Captures of `shared/data` with what was planted; the first fix must be one of these."""
+_QUICK = {"dataload", "pageable", "tiny", "healthy", "item"}
+
+
+def _cases() -> list[Any]:
+    """Mark all but a few of the planted captures as wide."""
+    return [
+        pytest.param(
+            path,
+            id=f"{path.parent.name}/{path.name}",
+            marks=() if path.name.partition(".")[0] in _QUICK else pytest.mark.wide,
+        )
+        for path in program_captures()
+    ]
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("capture", PLANTED)
-def test_three_calls_find_the_cause(capture: str) -> None:
-    if not (SHARED / capture).exists():
-        pytest.skip("the shared captures are not here")
-    with closing(Workspace([SHARED])) as workspace:
-        answers = [call(workspace, "diagnose", capture=capture)]
-        fixes = answers[0]["fixes"]
-        if not PLANTED[capture]:
-            assert not fixes
-            return
-        answers.append(call(workspace, "explain", capture=capture, id=fixes[0]["id"]))
-        answers.append(
-            call(workspace, "whatif", capture=capture, changes=[f"apply {fixes[0]['id']}"])
-        )
-    assert fixes[0]["id"] in PLANTED[capture]
-    tokens = [count_tokens(encoded(answer)) for answer in answers]
-    assert max(tokens) <= BUDGET_TOKENS
-    assert sum(tokens) <= 6000
+@pytest.mark.parametrize("path", _cases())
+def test_three_calls_find_the_cause(path: Path) -> None:
+    solved = solve_program(path)
+    assert solved.holds, solved
+
+
+@pytest.mark.shared
+@needs_shared
+def test_two_calls_find_what_limits_a_kernel() -> None:
+    solved = solve_kernels(SHARED / "ncu" / "kernels_full.ncu-rep.xz")
+    assert len(solved) == len(KERNELS)
+    assert [one for one in solved if not one.holds] == []
+
+
+@pytest.mark.shared
+@needs_shared
+@pytest.mark.parametrize("name", JOBS)
+def test_one_call_finds_the_straggler(name: str, tmp_path: Path) -> None:
+    solved = solve_job(name, tmp_path)
+    assert solved.holds, solved
+    assert solved.calls == 1
+
+
+def test_a_job_is_a_folder_without_links_out_of_it(tmp_path: Path) -> None:
+    folder = tmp_path / "inside" / "job"
+    folder.mkdir(parents=True)
+    for rank in range(2):
+        shutil.copyfile(DATA / "healthy.json.gz", folder / f"run.rank{rank}.json.gz")
+    shutil.copyfile(DATA / "healthy.json.gz", tmp_path / "outside.rank2.json.gz")
+    with closing(Workspace([tmp_path / "inside"])) as workspace:
+        assert len(workspace.files("job")) == 2
+        (folder / "run.rank2.json.gz").symlink_to(tmp_path / "outside.rank2.json.gz")
+        assert "no such capture" in refused(workspace, "diagnose", capture="job")

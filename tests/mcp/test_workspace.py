@@ -26,7 +26,19 @@ def folder(tmp_path: Path) -> Path:
 
 def test_it_lists_captures_and_follows_no_links(folder: Path) -> None:
     workspace = Workspace([folder])
-    assert [workspace.name(path) for path in workspace.captures()] == ["runs/graph.sqlite"]
+    assert [workspace.name(path) for path in workspace.captures().paths] == ["runs/graph.sqlite"]
+    assert workspace.captures().notes == ()
+
+
+def test_a_listing_says_what_it_leaves_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copyfile(DATA / "graph.sqlite", folder / "a.sqlite")
+    monkeypatch.setattr("gpusight.mcp.workspace.MAX_LISTED", 1)
+    listed = Workspace([folder]).captures()
+    assert (len(listed.paths), listed.notes) == (1, ("the newest 1 of 2 captures",))
+    monkeypatch.setattr("gpusight.mcp.workspace._MAX_ENTRIES", 1)
+    listed = Workspace([folder]).captures()
+    assert [path.name for path in listed.paths] == ["a.sqlite"]
+    assert listed.notes == ("only 1 files of a folder were looked at",)
 
 
 @pytest.mark.parametrize("name", ["../outside.sqlite", "link.sqlite", "/etc/passwd", "..", "a\0b"])

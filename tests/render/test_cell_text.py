@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusight.render.cell_text import align_units, display_width, safe_text, shorten_middle, show
+from gpusight.render.cell_text import (
+    align_units,
+    display_width,
+    safe_text,
+    shorten_distinct,
+    shorten_middle,
+    show,
+)
 from gpusight.results import Fmt
 
 
@@ -35,6 +42,26 @@ def test_safe_text_is_always_printable(text: str) -> None:
 @given(st.text(), st.integers(min_value=0, max_value=40))
 def test_shortened_text_fits(text: str, width: int) -> None:
     assert display_width(shorten_middle(safe_text(text), width)) <= width
+
+
+@given(st.lists(st.text(), max_size=6), st.integers(min_value=0, max_value=40))
+def test_texts_shortened_together_fit(texts: list[str], width: int) -> None:
+    texts = [safe_text(text) for text in texts]
+    cut = shorten_distinct(texts, width)
+    assert len(cut) == len(texts)
+    assert all(display_width(short) <= width for short in cut)
+    assert all(s == t for s, t in zip(cut, texts, strict=True) if display_width(t) <= width)
+
+
+def test_what_names_differ_in_is_not_cut() -> None:
+    names = [
+        f"sm__inst_executed.{part}.pct_of_peak_sustained_elapsed"
+        for part in ("avg", "max", "min", "sum")
+    ]
+    cut = shorten_distinct([*names, names[0], "short"], 32)
+    assert cut[:2] == ["sm__inst_execu…avg…ained_elapsed", "sm__inst_execu…max…ained_elapsed"]
+    assert len(set(cut)) == len(set(names)) + 1
+    assert cut[4] == cut[0]
 
 
 def test_shortening_keeps_both_ends() -> None:

@@ -163,11 +163,21 @@ def test_narrow_screens_lose_columns_not_the_status(width: int) -> None:
 @pytest.mark.parametrize(
     ("checks", "options", "expected"),
     [
-        ((CheckStatus.PASSED,), {}, "Gate PASS (exit code 0): 1 within the limit"),
+        (
+            (CheckStatus.PASSED,),
+            {},
+            (
+                "Gate PASS (exit code 0): 1 within the limit; not certain: step_time +10.0% ± 5.0% "
+                "against +3%"
+            ),
+        ),
         (
             (CheckStatus.PASSED,),
             {"corrected": True},
-            "Gate PASS (exit code 0), times without the profiler: 1 within the limit",
+            (
+                "Gate PASS (exit code 0), times without the profiler: 1 within the limit; not "
+                "certain: step_time +10.0% ± 5.0% against +3%"
+            ),
         ),
         (
             (CheckStatus.INCONCLUSIVE,),
@@ -188,7 +198,10 @@ def test_narrow_screens_lose_columns_not_the_status(width: int) -> None:
         (
             (CheckStatus.SKIPPED, CheckStatus.PASSED),
             {"allow_missing": True},
-            "Gate PASS (exit code 0): 1 skipped, 1 within the limit",
+            (
+                "Gate PASS (exit code 0): 1 skipped, 1 within the limit; not certain: step_time "
+                "+10.0% ± 5.0% against +3%"
+            ),
         ),
     ],
 )
@@ -196,7 +209,7 @@ def test_the_first_line(
     checks: tuple[CheckStatus, ...], options: dict[str, Any], expected: str
 ) -> None:
     result = gate(*map(check, checks), **options)
-    assert to_text(result, 100).splitlines()[0] == expected
+    assert to_text(result, 200).splitlines()[0] == expected
     escaped = expected.replace("step_time", "step\\_time")
     assert to_markdown(result).startswith(f"## {escaped}\n")
 
@@ -427,7 +440,9 @@ def test_intervals_of_different_things_are_labeled() -> None:
 
 def test_a_pass_whose_interval_reaches_the_limit_says_so() -> None:
     near = check(CheckStatus.PASSED, "+12%")
-    assert "step_time PASS: the interval reaches the limit of 11.2 ms" in to_text(gate(near), 100)
+    assert "step_time PASS: the interval reaches over the limit of 11.2 ms" in to_text(
+        gate(near), 100
+    )
     assert near.document()["reaches_limit"] is True
     far = check(CheckStatus.PASSED, "+20%")
     assert "reaches" not in to_text(gate(far), 100)

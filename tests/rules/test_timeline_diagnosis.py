@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from gpusight.render.diagnosis_summary import diagnosis_head
 from gpusight.rules.diagnosis import TimelineDiagnosis
+from gpusight.rules.timeline_diagnosis import diagnose_timeline
+from tests.rules.timeline.gpu_traces import ADD, GEMM, program
 from tests.rules.timeline.rule_captures import diagnosed_file
 from tests.shared import DATA, EVERY_REPORT, EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, needs_shared
 
@@ -49,6 +52,21 @@ STEP_MS = {
     ("pageable", "pageable-copy"): (133.0, 7.8),
 }
 """A step as measured, and with one fix as the prototype of the replay predicted it."""
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [(None, "the GPU is unknown"), ("Some GPU", "no specifications of Some GPU are known")],
+)
+def test_rules_that_need_a_known_gpu_are_named(name: str | None, why: str) -> None:
+    capture = program([(GEMM, 200.0), (ADD, 20.0)])
+    devices = capture.tables["devices"]
+    capture.tables["devices"] = [{**row, "name": name} for row in devices if name is not None]
+    diagnosis = diagnose_timeline(capture.timeline().trace)
+    assert isinstance(diagnosis, TimelineDiagnosis)
+    (note,) = [note for note in diagnosis.notes if "not evaluated" in note]
+    assert note.startswith(f"{why}: not evaluated: fp32-no-tensor-cores")
+    assert ("unknown GPU," in diagnosis_head(diagnosis)) is (name is None)
 
 
 def diagnosed(path: str) -> TimelineDiagnosis:

@@ -28,7 +28,7 @@ _MEANINGS = {c.name: c.meaning for table in TABLES.values() for c in table.colum
 
 def query(trace: Trace, sql: str) -> TableResult:
     """Run a SELECT over the tables of the trace; names are text, times are nanoseconds."""
-    _check(sql)
+    check_query(sql)
     failures: list[GpusightError] = []
     context = pl.SQLContext(
         {name: _lazy(trace, table, failures) for name, table in TABLES.items()}, eager=False
@@ -52,7 +52,8 @@ def query(trace: Trace, sql: str) -> TableResult:
     return TableResult("sql", "Query", fields, frame, meta={"rows": frame.height})
 
 
-def _check(sql: str) -> None:
+def check_query(sql: str) -> None:
+    """Refuse what is no query, and functions that read files."""
     text = _STRING_OR_COMMENT.sub(lambda match: "''" if match[0][0] == "'" else " ", sql)
     if not _QUERY.match(text):
         raise UsageError(

@@ -139,7 +139,7 @@ def add_common(parser: argparse.ArgumentParser, *, cached: bool = True) -> None:
     group.add_argument(
         "--no-color", action="store_true", help="plain text (also: NO_COLOR=1, or a pipe)"
     )
-    group.add_argument("--quiet", action="store_true", help="show no progress")
+    group.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     group.add_argument(
         "--debug",
         action="store_true",

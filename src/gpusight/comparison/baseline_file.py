@@ -16,7 +16,7 @@ import polars as pl
 from gpusight._version import __version__
 from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.capture_completeness import KERNELS
-from gpusight.comparison.comparability import mixed_times
+from gpusight.comparison.comparability import mixed_times, other_programs
 from gpusight.comparison.digest import FORMAT, MAX_BLOCKS, Digest
 from gpusight.comparison.digest_rows import (
     MAX_COPIES,
@@ -261,6 +261,13 @@ def save_baseline(digests: Sequence[Digest], path: Path) -> int:
             "these captures cannot be one baseline",
             why=mixed,
             hint="record all with gpusight record, or add --pace off for times under the profiler",
+        )
+    others = other_programs(digests)
+    if others:
+        raise UsageError(
+            "these captures are not repeats of one program",
+            why=others,
+            hint="save a baseline for each program",
         )
     data = _document(digests).encode()
     if len(data) > MAX_BYTES or data.count(b",") > MAX_VALUES:

@@ -131,12 +131,27 @@ def differences(before: Sequence[Digest], after: Sequence[Digest]) -> tuple[Diff
     kernels = list(_kernels(every, after))
     rows += kernels
     if mixed := mixed_times(every):
-        hint = "save a new baseline, or use --pace off for all"
-        rows.append(Difference(PROFILER, f"{mixed}; {hint}", data=bool(mixed_times(after))))
+        of_after = bool(mixed_times(after))
+        remedy = "save a new baseline"
+        if of_after or not mixed_times(before):
+            remedy = "record the new captures alike" if before else "record them alike"
+        hint = f"{remedy}, or use --pace off for all"
+        rows.append(Difference(PROFILER, f"{mixed}; {hint}", data=of_after))
     if before:
         rows += [*_gpus(before, after), *_steps(before, after, same_work=not kernels)]
     order = list(KINDS)
     return tuple(sorted(rows, key=lambda row: order.index(row.kind)))
+
+
+_OTHER_PROGRAM = ("gpu-model", "gpus", "processes", "kernels")
+"""Differences that repeats of one program do not have."""
+
+
+def other_programs(digests: Sequence[Digest]) -> str:
+    """Say how captures differ that cannot be repeats of one program; empty where they may be."""
+    rows = differences(digests[:1], digests[1:]) if len(digests) > 1 else ()
+    texts = (row.text for row in rows if row.kind in _OTHER_PROGRAM)
+    return next(texts, "").partition(";")[0]
 
 
 def mixed_times(digests: Sequence[Digest]) -> str:

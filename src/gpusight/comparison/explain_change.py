@@ -69,16 +69,22 @@ def _verdict(comparison: Comparison, settled_by: str) -> str:
     change = comparison.headline.change
     numbers = _numbers(change)
     ends = interval(change, comparison.confidence)
-    if ends and change.basis is not Basis.REPEATS:
-        ends += " within these runs"  # others may differ more
+    one_run = bool(ends) and change.basis is not Basis.REPEATS
     name = time_name(comparison)
+    if one_run and change.verdict is ChangeVerdict.UNCLEAR:
+        ends += " within these runs"  # others may differ more
     if change.verdict is ChangeVerdict.UNCLEAR:
         against = _why_unclear(comparison, change, ends)
         settled_by = settled_by or _settled_by(comparison, change)
         return f"{name} {numbers}: not significant yet, {settled_by}; {against}."
     same = f" within {percent(comparison.least)}" if change.verdict is ChangeVerdict.SAME else ""
     rest = ", ".join(filter(None, (ends, _basis(comparison, change))))
+    if one_run:
+        return f"{name} {is_how(change)}{same} in these runs: {numbers}; {rest}; {_ONE_RUN}."
     return f"{name} {is_how(change)}{same}: {numbers}; {rest}."
+
+
+_ONE_RUN = "other runs may differ more"
 
 
 def time_name(comparison: Comparison) -> str:

@@ -18,6 +18,7 @@ from gpusight.errors import CaptureError, MissingDataError, NotACaptureError, Us
 from gpusight.pace import SIDECAR_SUFFIX
 from gpusight.results import NotApplicable
 from gpusight.sniff import is_capture_name
+from gpusight.units import natural_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +38,6 @@ _OTHERS = (".ncu-rep", ".ncu-repz", ".pickle", ".nsight-cuprof-report")
 """Captures without a timeline; a folder or glob may contain them too."""
 _EVENTS = b'"traceEvents"'
 _HEAD_BYTES = 1 << 16
-_DIGITS = re.compile(r"(\d+)")
 _TABLES = re.compile(r"(?:StringIds|CUPTI_\w+)\.(?:parquet|arrow)$", re.IGNORECASE)
 
 
@@ -86,7 +86,7 @@ def _captures_named(text: str) -> list[Path]:
     pattern = glob.has_magic(text)
     if pattern:
         matches = glob.iglob(str(path))  # noqa: PTH207 - that of pathlib refuses absolute ones
-        paths = sorted(map(Path, islice(matches, _MAX_LISTED)), key=_natural)
+        paths = sorted(map(Path, islice(matches, _MAX_LISTED)), key=_by_name)
         others = (*_OTHERS, SIDECAR_SUFFIX)
         timelines = [path for path in paths if not path.name.lower().endswith(others)]
         if paths:
@@ -130,7 +130,7 @@ def _in_folder(folder: Path) -> list[Path]:
         raise CaptureError(f"{folder} cannot be read", why=why) from error
     if any(_TABLES.match(path.name) for path in files):
         return [folder]
-    captures = _captures_first(sorted(filter(is_comparable, files), key=_natural))
+    captures = _captures_first(sorted(filter(is_comparable, files), key=_by_name))
     # What `jax.profiler.trace(FOLDER)` wrote.
     profiles = islice(folder.glob("plugins/profile/*/*.xplane.pb"), MAX_CAPTURES)
     captures = captures or sorted(profiles)
@@ -155,10 +155,8 @@ def is_comparable(path: Path) -> bool:
         return _EVENTS in file.read(_HEAD_BYTES)
 
 
-def _natural(path: Path) -> tuple[tuple[object, ...], str]:
-    """Order names by their numbers: `r2` before `r10`."""
-    parts = _DIGITS.split(path.name)
-    return tuple(int(part) if at % 2 else part for at, part in enumerate(parts)), str(path)
+def _by_name(path: Path) -> tuple[tuple[str | int, ...], str]:
+    return natural_key(path.name), str(path)
 
 
 def _same(path: Path, others: Sequence[Path]) -> str:
@@ -210,6 +208,6 @@ def digests_of(
 
 
 def not_comparable(path: Path) -> NotACaptureError:
-    """Give the error of a file that is neither a capture nor a baseline."""
-    hint = "create a baseline: gpusight baseline save CAPTURE… -o baseline.json"
-    return NotACaptureError(f"{path} is not a baseline, nor a trace", hint=hint)
+    """Give the error of a file that is neither a capture of steps nor a baseline."""
+    hint = "pass a capture (nsys, torch.profiler, JAX), or a file of gpusight baseline save"
+    return NotACaptureError(f"{path} is neither a timeline nor a baseline", hint=hint)

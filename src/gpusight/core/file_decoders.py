@@ -23,6 +23,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "sqlite_leaves": (*[_COUNT] * 6, *[_BUFFER] * 2),
     "sqlite_rows": (*[_COUNT] * 4, *[_BUFFER] * 2, *[_COUNT] * 3, *[_BUFFER] * 5),
     "chrome_events": (_BUFFER, *[_COUNT] * 3, _BUFFER, _COUNT, *[_BUFFER] * 5),
+    "message_fields": (_BUFFER, *[_COUNT] * 2, *[_BUFFER] * 3),
     "join_parts": (_BUFFER, *[_COUNT] * 2, *[_BUFFER] * 2, _COUNT, _BUFFER),
 }
 """Arguments of every function; each returns a count, or a failure."""
@@ -249,3 +250,14 @@ def join_parts(text: bytes, count: int, at: int, lengths: int) -> bytearray:
         written = _count(function(text, len(text), count, at, lengths, size, target))
         assert written == size
     return joined
+
+
+def message_fields(message: bytes, room: int, numbers: int, starts: int, ends: int) -> int | None:
+    """List the fields of a protobuf message: number, where it begins and ends; -1 and a number.
+
+    Takes the addresses of int64 arrays of `room` places each; returns how many fields there are.
+    """
+    function = _function("message_fields")
+    if function is None:
+        return None
+    return _count(function(message, len(message), room, numbers, starts, ends))

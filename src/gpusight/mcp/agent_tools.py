@@ -65,13 +65,15 @@ TOOLS: dict[str, AgentTool] = {
         AgentTool(
             "diagnose",
             "Start here. What to fix, ranked by the time it saves: a plan of fixes with ids, step "
-            "time, where the time goes. For nsys, torch.profiler, JAX; for ncu, a row per kernel.",
+            "time, where the time goes. For nsys, torch.profiler, JAX; for ncu, a row per kernel; "
+            "for a folder with the captures of all ranks of a job, who is late and why.",
             diagnose,
             {
                 "capture": _CAPTURE,
                 "report": {"type": "string", "description": "ncu report of the same program"},
                 "steps": _STEPS,
                 "process": _PROCESS,
+                "ranks": {"type": "boolean", "description": "processes are ranks of one job"},
                 "cursor": _CURSOR,
             },
             ("capture",),

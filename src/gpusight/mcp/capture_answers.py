@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpusight import api
 from gpusight.errors import UsageError
+from gpusight.mcp.query_process import run_query
 from gpusight.mcp.tool_answers import (
     MAX_CELL_CHARS,
     NOTICE,
@@ -41,12 +42,13 @@ _RECORD_TIMEOUT_S = 600
 def open_capture(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
     """List the captures of the folders, or describe one."""
     if "capture" not in given:
+        listed = workspace.captures()
         files = [
             {"capture": quoted(workspace.name(path), 300), "kb": path.stat().st_size // 1000}
-            for path in workspace.captures()
+            for path in listed.paths
         ]
         hint = "" if files else "no captures here: record one with `gpusight record -- PROGRAM`"
-        answer = without_empty({"notice": NOTICE, "hint": hint})
+        answer = without_empty({"notice": NOTICE, "hint": hint, "notes": list(listed.notes)})
         return page(answer, "captures", files, first_row(given))
     trace = workspace.trace(given["capture"])
     rows = api.info(trace).to_dict()["rows"]
@@ -168,12 +170,14 @@ def compare(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
 def query(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
     """Run a SELECT over the tables of a capture."""
     limit = given.get("limit", DEFAULT_SQL_ROWS)
-    frame = api.sql(workspace.trace(given["capture"]), given["sql"]).frame
-    rows = [[_cell(value) for value in row] for row in frame.head(limit).iter_rows()]
+    name, sql = given["capture"], given["sql"]
+    path = workspace.path(name)
+    found = workspace.kept(("query", sql, limit), [name], lambda: run_query(path, sql, limit))
+    rows = [[_cell(value) for value in row] for row in found["rows"]]
     answer: ToolAnswer = {
         "notice": NOTICE,
-        "columns": [quoted(name) for name in frame.columns],
-        "rows_of_query": frame.height,
+        "columns": [quoted(name) for name in found["columns"]],
+        "rows_of_query": found["height"],
         "units": "times are ns since the start of the capture, sizes bytes",
     }
     return page(answer, "rows", rows, first_row(given))
@@ -231,7 +235,7 @@ def record(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
             "this server runs no programs", hint="start it with gpusight mcp --allow-run"
         )
     folder = workspace.folders[0]
-    known = set(workspace.captures())
+    known = set(workspace.captures().paths)
     program = [str(word) for word in given["program"]]
     options = ["-o", str(folder / given["output"])] if "output" in given else []
     if "drill" in given:
@@ -256,7 +260,7 @@ def record(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
             hint="give a longer timeout_s, or record fewer steps",
         ) from error
     output = done.stdout.decode("utf-8", "replace")
-    new = [path for path in workspace.captures() if path not in known]
+    new = [path for path in workspace.captures().paths if path not in known]
     return without_empty(
         {
             "notice": NOTICE,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpusight import api
@@ -32,12 +34,15 @@ _MAX_LEDGER_ROWS = 8
 
 
 def diagnose(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
-    """Give the plan: what to fix, in order, and what each fix saves."""
+    """Give the plan: what to fix, in order, and what each fix saves; of a job, who is late."""
+    from gpusight.open_job import is_job_folder
     from gpusight.rules.diagnosis import JoinedDiagnosis, KernelReportDiagnosis
 
+    path = workspace.path(given["capture"])
+    start = {"notice": NOTICE, "capture": quoted(workspace.name(path), 300)}
+    if given.get("ranks") or is_job_folder(path):
+        return _job(workspace, start, given)
     diagnosis = _diagnosis(workspace, given).answer
-    capture = quoted(workspace.name(workspace.path(given["capture"])), 300)
-    start = {"notice": NOTICE, "capture": capture}
     if isinstance(diagnosis, KernelReportDiagnosis):
         return _kernel_plan(start, diagnosis, first_row(given))
     timeline = diagnosis.timeline if isinstance(diagnosis, JoinedDiagnosis) else diagnosis
@@ -100,13 +105,79 @@ def _timeline_plan(start: ToolAnswer, diagnosis: TimelineDiagnosis, first: int) 
                 for finding in diagnosis.findings
                 if not finding.in_plan
             ],
+            "others": [
+                {
+                    "what": sentence(section.label),
+                    "summary": sentence(section.summary()),
+                    "pid": None if section.owner is None else section.owner.pid,
+                }
+                for section in diagnosis.sections
+            ],
             "notes": [sentence(note) for note in diagnosis.notes],
         }
     )
+    if any(section.owner is not None for section in diagnosis.sections):
+        answer["if_ranks_of_a_job"] = "diagnose with ranks=true: who is late, and why"
     if not fixes:
         answer["result"] = "no significant bottleneck found"
     answer["next"] = "explain an id: evidence, code, locations, how to verify"
     return page(answer, "fixes", fixes, first)
+
+
+def _job(workspace: Workspace, start: ToolAnswer, given: Mapping[str, Any]) -> ToolAnswer:
+    """Give the ranks that hold up a job, then all ranks."""
+    name, path = given["capture"], str(workspace.path(given["capture"]))
+    steps = {"steps": given["steps"]} if "steps" in given else {}
+    question = ("ranks", *steps.items())
+    files = workspace.files(name)
+    job = workspace.kept(question, [name], lambda: api.ranks(files, **steps)).to_dict()
+    meta = job["meta"]
+    answer = without_empty(
+        {
+            **start,
+            "ranks": meta["ranks"],
+            "steps": meta["steps"],
+            "now_ms_per_step": milliseconds(meta["step_ns"]),
+            "balanced_ms_per_step": milliseconds(meta["balanced_step_ns"]),
+            "late_by_chance_ms": milliseconds(meta["noise_ns"]),
+            "stragglers": [_straggler(straggler, path) for straggler in job["stragglers"]],
+            "result": "" if job["stragglers"] else "no straggler",
+            "not_read": [sentence(str(unread)) for unread in job["unread"]],
+            "notes": [sentence(note) for note in meta["notes"]],
+            "next": "diagnose the capture of a rank, or of one process (process: its pid)",
+        }
+    )
+    rows = [
+        without_empty(
+            {
+                "rank": rank["rank"],
+                "capture": quoted(workspace.name(Path(os.path.realpath(rank["file"]))), 300),
+                **{
+                    f"{kind}_ms": milliseconds(rank[f"{kind}_ns"])
+                    for kind in ("step", "compute", "copy", "transfer", "wait", "idle")
+                },
+            }
+        )
+        for rank in job["ranks"]
+    ]
+    return page(answer, "by_rank", rows, first_row(given))
+
+
+def _straggler(straggler: Mapping[str, Any], path: str) -> ToolAnswer:
+    return {
+        "rank": straggler["rank"],
+        "cause": straggler["cause"],
+        "costs_ms_per_step": milliseconds(straggler["recoverable_ns"]),
+        "percent_of_step": percent(straggler["share"]),
+        "late_ms": milliseconds(straggler["late_ns"]),
+        "pattern": straggler["pattern"],
+        "evidence": [
+            [sentence(item["meaning"]), rounded(item["value"]), item["unit"]]
+            for item in straggler["evidence"]
+        ],
+        "verify": f"gpusight record -o after -- PROGRAM && gpusight ranks after*; before: "
+        f"gpusight ranks {shlex.quote(path)}",
+    }
 
 
 def _kernel_plan(start: ToolAnswer, diagnosis: KernelReportDiagnosis, first: int) -> ToolAnswer:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpusight import api
 from gpusight.errors import UsageError
@@ -20,11 +21,19 @@ if TYPE_CHECKING:
 MAX_LISTED = 2000
 """Captures in a listing."""
 _MAX_ENTRIES = 50_000
-"""Files and folders that a listing looks at."""
+"""Files of a folder that a listing looks at."""
 _MAX_OPEN = 4
 """Captures that stay open."""
 _MAX_KEPT = 16
 """Answers that are kept: `explain` follows `diagnose` of the same capture."""
+
+
+class CaptureList(NamedTuple):
+    """The captures of the folders."""
+
+    paths: list[Path]
+    notes: tuple[str, ...] = ()
+    """What was left out."""
 
 
 class Workspace:
@@ -45,12 +54,28 @@ class Workspace:
             raise UsageError("a path cannot hold a zero byte")
         for folder in self.folders:
             path = Path(os.path.realpath(folder / name))
-            if self._is_inside(path) and path.exists():
+            if self._is_inside(path) and path.exists() and self._leads_nowhere_else(path):
                 return path
         raise UsageError(
             "no such capture in the folders of this server",
             hint="call open without a capture for a list",
         )
+
+    def _leads_nowhere_else(self, path: Path) -> bool:
+        """Return whether a folder, which may be one capture, holds no links out of the folders."""
+        if not path.is_dir():
+            return True
+        parts = (Path(parent, name) for parent, _, names in os.walk(path) for name in names)
+        links = (part for part in islice(parts, _MAX_ENTRIES) if part.is_symlink())
+        return all(self._is_inside(link.resolve()) for link in links)
+
+    def files(self, name: str) -> list[Path]:
+        """Give the captures of a folder, or the file itself; links out of it are left out."""
+        path = self.path(name)
+        if not path.is_dir():
+            return [path]
+        inside = [file for file in sorted(path.iterdir()) if self._is_inside(file.resolve())]
+        return [file for file in inside if is_capture_name(file)]
 
     def _is_inside(self, path: Path) -> bool:
         return any(path == folder or path.is_relative_to(folder) for folder in self.folders)
@@ -60,11 +85,21 @@ class Workspace:
         first = self.folders[0]
         return str(path.relative_to(first) if path.is_relative_to(first) else path)
 
-    def captures(self) -> list[Path]:
+    def captures(self) -> CaptureList:
         """List what is named like a capture, newest first."""
-        files = [path for folder in self.folders for path in _files(folder)]
-        kept = [path for path in dict.fromkeys(files) if is_capture_name(path)]
-        return sorted(kept, key=lambda path: (-path.stat().st_mtime, str(path)))[:MAX_LISTED]
+        files: dict[Path, None] = {}
+        notes = []
+        for folder in self.folders:
+            for number, path in enumerate(_entries(folder)):
+                if number == _MAX_ENTRIES:
+                    notes.append(f"only {_MAX_ENTRIES:,} files of a folder were looked at")
+                    break
+                if is_capture_name(path) and path.is_file() and not path.is_symlink():
+                    files[path] = None
+        newest = sorted(files, key=lambda path: (-path.stat().st_mtime, str(path)))
+        if len(newest) > MAX_LISTED:
+            notes.append(f"the newest {MAX_LISTED:,} of {len(newest):,} captures")
+        return CaptureList(newest[:MAX_LISTED], tuple(dict.fromkeys(notes)))
 
     def trace(self, name: str) -> Trace:
         """Open a capture, or give the one that is open; a changed file is opened anew."""
@@ -106,15 +141,8 @@ def _identity(path: Path) -> tuple[str, int, int]:
     return str(path), stat.st_mtime_ns, stat.st_size
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _entries(folder: Path) -> Iterator[Path]:
     """Give the files below a folder; hidden folders and links to folders are not followed."""
-    count = 0
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            count += 1
-            if count > _MAX_ENTRIES:
-                return
-            path = Path(parent, name)
-            if path.is_file() and not path.is_symlink():
-                yield path
+        yield from (Path(parent, name) for name in sorted(names))

@@ -553,12 +553,7 @@ def record(plan: RecordingPlan, environ: Mapping[str, str] | None = None) -> Rec
             report=report,
             session=session,
         )
-        after = _times_and_sizes(plan.own, plan.suffix)
-        faults = {
-            path: why_not_recorded(path)
-            for path, (written_ns, size) in after.items()
-            if before.get(path) != (written_ns, size) and size > 0
-        }
+        faults = _faults_of_written(plan, before)
         windows = list(WindowReport.read(report))
     paths = tuple(path for path, fault in faults.items() if fault is None)
     damaged = {path: fault for path, fault in faults.items() if fault is not None}
@@ -568,15 +563,7 @@ def record(plan: RecordingPlan, environ: Mapping[str, str] | None = None) -> Rec
     missed = nothing is not None and not damaged and _window_missed(ended, window)
     missed |= window is not None and window.mostly_missed
     code = 0 if paths and _was_stopped(plan, ended) else ended.code
-    injected = None
-    if VARIABLE in command.environment:
-        injected = RecorderPlan.from_text(command.environment[VARIABLE])
-    stacks = StackFiles()
-    if injected is not None and injected.stacks_hz is not None:
-        stacks = collect_stacks(Path(injected.output), session, paths)
-    if pace is not None and (injected is None or injected.recorder == SURROUNDED):
-        for path in paths:
-            write_file(sidecar_path(path), f"{pace.to_text()}\n".encode())
+    stacks = _written_beside(paths, command, session, pace)
     return Recording(
         paths,
         tool,
@@ -592,6 +579,34 @@ def record(plan: RecordingPlan, environ: Mapping[str, str] | None = None) -> Rec
         missed,
         stacks,
     )
+
+
+def _faults_of_written(
+    plan: RecordingPlan, before: Mapping[Path, tuple[int, int]]
+) -> dict[Path, str | None]:
+    """Return the captures that were written since, and why one is none; None where it is one."""
+    after = _times_and_sizes(plan.own, plan.suffix)
+    return {
+        path: why_not_recorded(path)
+        for path, (written_ns, size) in after.items()
+        if before.get(path) != (written_ns, size) and size > 0
+    }
+
+
+def _written_beside(
+    paths: tuple[Path, ...], command: ToolCommand, session: str, pace: Pace | None
+) -> StackFiles:
+    """Put stacks and pace next to the captures, which nsys and ncu do not write."""
+    injected = None
+    if VARIABLE in command.environment:
+        injected = RecorderPlan.from_text(command.environment[VARIABLE])
+    stacks = StackFiles()
+    if injected is not None and injected.stacks_hz is not None:
+        stacks = collect_stacks(Path(injected.output), session, paths)
+    if pace is not None and (injected is None or injected.recorder == SURROUNDED):
+        for path in paths:
+            write_file(sidecar_path(path), f"{pace.to_text()}\n".encode())
+    return stacks
 
 
 def _plain_pace(

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import unicodedata
 from html import escape
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Any
 
 from gpusight import units
 from gpusight.results import Fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 ELLIPSIS = "…"
@@ -90,6 +91,34 @@ def shorten_middle(text: str, width: int) -> str:
     head = _take(text, width // 2)
     tail = _take(text[::-1], width - 1 - display_width(head))[::-1]
     return head + ELLIPSIS + tail
+
+
+def shorten_distinct(texts: Sequence[str], width: int) -> list[str]:
+    """Cut the middle out of texts that are too wide; what different ones differ in stays."""
+    cut = [shorten_middle(text, width) for text in texts]
+    originals: dict[str, set[str]] = {}
+    for text, short in zip(texts, cut, strict=True):
+        originals.setdefault(short, set()).add(text)
+    for short, group in originals.items():
+        if len(group) > 1:
+            start = len(commonprefix([*group]))  # noqa: RUF071, letters are wanted
+            end = len(commonprefix([text[start:][::-1] for text in group]))  # noqa: RUF071
+            known = {text: _around(text, start, len(text) - end, width) for text in group}
+            cut = [known.get(t, c) if c == short else c for t, c in zip(texts, cut, strict=True)]
+    return cut
+
+
+def _around(text: str, start: int, end: int, width: int) -> str:
+    """Show a part of a text, and as much of both ends as there is room for."""
+    part = text[start:end]
+    room = width - display_width(part) - 2 * len(ELLIPSIS)
+    if room < 0:
+        return shorten_middle(part, width)
+    first = min(room - room // 2, start)
+    last = min(room - first, len(text) - end)
+    head = text[:first] + (ELLIPSIS if first < start else "")
+    tail = (ELLIPSIS if last < len(text) - end else "") + text[len(text) - last :]
+    return shorten_middle(head + part + tail, width)
 
 
 def shorten_end(text: str, width: int) -> str:

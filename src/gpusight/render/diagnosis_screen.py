@@ -90,8 +90,7 @@ def screen_lines(
     timeline = timeline_of(diagnosis)
     head = _head_lines(summary.diagnosis_head(timeline), look.width)
     head += _ledger_lines(timeline, look)
-    max_notes = _MAX_NOTE_LINES - isinstance(diagnosis, JoinedDiagnosis)
-    head += note_lines(() if details else timeline.notes, look.width, max_notes)
+    head += note_lines(() if details else timeline.notes, look.width, _MAX_NOTE_LINES)
     others = max_lines - len(head) - 2 - _min_plan_lines(timeline)
     if isinstance(diagnosis, JoinedDiagnosis):  # the screen has room for one of the two
         below = _joined_rows(diagnosis, look.width, None if details else others)

@@ -121,7 +121,9 @@ def verdict(gate: Gate) -> str:
     outcome = f"Gate {gate.outcome.value.upper()} (exit code {gate.exit_code}{policy}){times}"
     deciding = [] if gate.outcome is CheckStatus.PASSED else gate.having(gate.outcome)
     if not deciding:
-        return f"{outcome}: {counted}"
+        unsure = [check for check in gate.checks if check.reaches_limit]
+        doubt = f"; not certain: {_in_short(unsure[0])}" if unsure else ""
+        return f"{outcome}: {counted}{doubt}"
     others = f" ({counted})" if len(gate.checks) > 1 else ""
     text = f"{outcome}: {_in_short(deciding[0])}{others}"
     if gate.outcome is CheckStatus.FAILED:
@@ -195,7 +197,8 @@ def reason(check: GateCheck) -> str:
         parts = [_distance(check), check.reason, _noise(check)]
     elif check.reaches_limit:
         limit = phrases.shown(check.most, check.fmt)
-        parts = [f"the interval reaches the limit of {limit}", check.reason]
+        sure = f"the interval reaches over the limit of {limit}: more repeats would narrow it"
+        parts = [sure, check.reason]
     return "; ".join(filter(None, parts))
 
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gpusight.comparison.significance import MeasuredChange
     from gpusight.recording.doctor.machine import Checkup
     from gpusight.render.charts.figure import Figure, StripChart
+    from gpusight.render.html.notebook_frame import NotebookPage
     from gpusight.render.renderer import Renderer
     from gpusight.render.table_layout import TableOptions
     from gpusight.render.terminal_text import StyledLine
@@ -187,6 +188,31 @@ class Result:
     def _repr_html_(self) -> str:
         return self._fragment(self._renderer.look.limit)
 
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """Give notebooks the interactive chart above the tables, which are read without it too."""
+        renderer = self._renderer
+        if renderer.draw is None or renderer.fragment is not None or renderer.page is not None:
+            return {}
+        from gpusight.render.html.notebook_frame import chart_in_notebook
+
+        chart, answer = chart_in_notebook(self), self.answer
+        if not chart:
+            return {}
+        if isinstance(answer, Composite):
+            from gpusight.render.charts.draw_chart import without_points
+
+            answer = without_points(answer)
+        return {"text/html": chart + type(self)(answer)._repr_html_()}
+
+    def show(self, height: int | None = None) -> NotebookPage:
+        """Show the HTML page in a notebook, in a frame of this height in pixels.
+
+        The page is what `.save("x.html")` writes; the notebook keeps it, and needs no network.
+        """
+        from gpusight.render.html.notebook_frame import PAGE_HEIGHT, NotebookPage
+
+        return NotebookPage(self.to_html(), self.title, height or PAGE_HEIGHT)
+
     def _fragment(self, limit: int | None, **options: Any) -> str:
         if self._renderer.fragment is not None:
             return str(self._renderer.fragment(self.answer, limit=limit, **options))
@@ -321,6 +347,9 @@ class Page(Result):
     def __iter__(self) -> Iterator[str]:
         """Give the names of the sections."""
         return (section.command for section in self.answer.sections)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
 
     def __getitem__(self, name: str) -> View:
         """Give a section; raises MissingDataError when the capture could not fill it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -46,6 +47,20 @@ def stats_to_tsv(report: StatsReport) -> str:
     """Write tab-separated cells; tabs and line breaks in names become visible escapes."""
     rows = [_headers(report), *report.csv_rows()]
     return "".join("\t".join(map(safe_text, row)) + "\n" for row in rows)
+
+
+def stats_to_nsys_json(report: StatsReport) -> str:
+    """Write an array with an object for each row, keys and digits as nsys prints them."""
+    headers = [c.header for c in report.columns]
+    numeric = [c.cell not in (StatsCell.TEXT, StatsCell.HEX) for c in report.columns]
+    rows = [
+        {
+            header: (json.loads(cell) if cell else None) if is_number else cell
+            for header, cell, is_number in zip(headers, row, numeric, strict=True)
+        }
+        for row in report.csv_rows()
+    ]
+    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
 
 
 def stats_to_markdown(report: StatsReport) -> str:

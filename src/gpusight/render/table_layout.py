@@ -12,6 +12,7 @@ from gpusight.render.cell_text import (
     display_width,
     pad,
     safe_text,
+    shorten_distinct,
     shorten_middle,
     show,
 )
@@ -90,8 +91,8 @@ class TextColumn:
         return pad(self.heading, self.width, right=self.right)
 
     def shortened(self, width: int) -> TextColumn:
-        """Cut the middle out of what is wider."""
-        cells = tuple(shorten_middle(cell, width) for cell in self.cells)
+        """Cut out of what is wider what distinguishes it least."""
+        cells = tuple(shorten_distinct(self.cells, width))
         heading = shorten_middle(self.heading, width)
         return replace(self, heading=heading, cells=cells, width=width)
 

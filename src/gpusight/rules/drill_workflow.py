@@ -23,6 +23,7 @@ from gpusight.recording.request import Tool
 from gpusight.recording.tools import InstalledTool, ToolVersion, find_tool
 from gpusight.results import NotApplicable
 from gpusight.rules.diagnosis import DiagnoseOptions, JoinedDiagnosis, diagnose_captures
+from gpusight.rules.registry import kernel_rules
 from gpusight.units import format_share
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 NEWEST = InstalledTool(Tool.NCU, Path("ncu"), ToolVersion(2025, 3, 1))
 """The version that commands are for where none is installed."""
 STAND_IN = ("python", "your_script.py")
-OF_REPORT = "the report: "
+OF_REPORT = ("the report: ", "the report ")
 """Prefix of the notes of a joined diagnosis that are about the report."""
 _MIN_BUSY_SHARE = 0.5
 """Share of the window with kernels running, below which they are not the bottleneck."""
@@ -188,7 +189,10 @@ def _joined_notes(joined: Sequence[JoinedDiagnosis]) -> list[str]:
     """Return the notes on reports, and what to fix before any kernel."""
     notes = [n for diagnosis in joined for n in diagnosis.notes if n.startswith(OF_REPORT)]
     for diagnosis in joined[:1]:
-        first = next(iter(diagnosis.timeline.findings), None)
+        rules = kernel_rules()
+        same = {rules[f.rule].timeline_rule for f in diagnosis.report.findings if f.rule in rules}
+        others = (f for f in diagnosis.timeline.findings if f.rule not in same)
+        first = next(others, None)
         most_ns = max((kernel.saved_ns for kernel in diagnosis.kernels), default=0.0)
         if first is not None and (first.recoverable_ns or 0) > most_ns:
             share = format_share(first.share)

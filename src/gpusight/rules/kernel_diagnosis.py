@@ -367,8 +367,8 @@ def join_diagnoses(
     )
     kernels = _timed_kernels(report.groups, inside)
     notes = (*report.notes, *_join_notes(report, kernels, inside))
-    doubts = [f"the report: {note}" for note in _doubts(kernels, inside)]
-    all_notes = (*doubts, *timeline.notes, *(f"the report: {note}" for note in notes))
+    of_report = (f"the report: {note}" for note in notes)
+    all_notes = (*_doubts(kernels, inside), *timeline.notes, *of_report)
     return JoinedDiagnosis(replace(timeline, notes=all_notes), report, kernels)
 
 
@@ -416,12 +416,13 @@ def _covered_share(inside: pl.DataFrame) -> float | None:
 def _doubts(kernels: Sequence[TimedKernel], inside: pl.DataFrame) -> list[str]:
     """Return why the report may be of another program: these notes come before all others."""
     if not kernels:
-        return ["none of its kernels runs in the window: is it of the same program?"]
+        return ["the report has no kernel of the window: is it of the same program?"]
     covered = _covered_share(inside)
     if covered is None or covered >= _MIN_COVERED_SHARE:
         return []
     share = format_share(covered)
-    return [f"it covers only {share} of the kernel time in the window: is it of the same program?"]
+    covers = f"the report covers only {share} of the kernel time in the window"
+    return [f"{covers}: is it of the same program?"]
 
 
 def _join_notes(

@@ -81,6 +81,7 @@ def diagnose_timeline(
         *lost_sources(trace, context.issued).values(),
         *reported_losses(trace),
     )
+    gpu = names_of_used(trace, context.ops["device"].unique())
     return TimelineDiagnosis(
         focus=focus,
         findings=results.findings,
@@ -94,7 +95,7 @@ def diagnose_timeline(
         meta={
             "path": trace.meta.path,
             "tool": trace.meta.tool,
-            "gpu": names_of_used(trace, context.ops["device"].unique()),
+            "gpu": gpu,
             "device": context.device,
         },
         correction=correction_of(trace),
@@ -107,7 +108,7 @@ def diagnose_timeline(
             *(f"the environment of the capture has {text}" for text in trace.meta.debug_settings),
             *graph_notes(trace),
             *sample_notes(context, selection),
-            *_unknown_gpu_note(results.lacking_data),
+            *_unknown_gpu_note(gpu, results.lacking_data),
             *focus.notes,
             *recorded_note(context.issued),
         ),
@@ -130,10 +131,11 @@ def sample_notes(context: RuleContext, selection: Selection) -> list[str]:
     return notes
 
 
-def _unknown_gpu_note(lacking: Mapping[str, str]) -> list[str]:
-    """Name the rules that need to know the GPU, where the capture does not name it."""
+def _unknown_gpu_note(gpu: str | None, lacking: Mapping[str, str]) -> list[str]:
+    """Name the rules that need to know the GPU, where the capture does not name a known one."""
     rules = [rule for rule, why in lacking.items() if why in (UNKNOWN_PEAKS, UNKNOWN_SMS)]
-    return [f"the GPU is unknown: not evaluated: {', '.join(rules)}"] if rules else []
+    why = "the GPU is unknown" if gpu is None else f"no specifications of {gpu} are known"
+    return [f"{why}: not evaluated: {', '.join(rules)}"] if rules else []
 
 
 def gpu_processes(trace: Trace) -> int:

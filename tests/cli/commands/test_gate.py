@@ -135,7 +135,7 @@ def test_a_file_that_is_no_baseline_is_named(base: str, capsys: pytest.CaptureFi
     for words in (["bad.json", "new.sqlite"], ["bad.json", "--", base]):
         Path("new.sqlite").touch()
         assert run_gate("--baseline", *words) == 2
-        text = "gpusight gate: bad.json is not a baseline, nor a trace; create a baseline: "
+        text = "gpusight gate: bad.json is neither a timeline nor a baseline; pass a capture "
         assert capsys.readouterr().err.startswith(text)
     assert run_gate("--baseline", base, "--", base, "--steps", "2-5") == 2
     assert "write options before --" in capsys.readouterr().err
@@ -341,7 +341,7 @@ def test_from_python(base: str, slower: str, train: str) -> None:
         _ = view.frame
     assert gs.gate(slower, limits={"findings": 0})
     Path("other.json").write_text('{"a": 1}', encoding="utf-8")
-    with pytest.raises(gs.errors.NotACaptureError, match=r"other\.json is not a baseline"):
+    with pytest.raises(gs.errors.NotACaptureError, match=r"other\.json is neither a timeline nor"):
         gs.gate(slower, baseline="other.json")
     assert repr(view).startswith("Gate FAIL")
     assert gs.gate(slower, baseline=[base], limits="step_time=+30%").passed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import shutil
 from typing import TYPE_CHECKING
@@ -66,6 +67,25 @@ def test_other_formats(form: str, train: str, capsys: pytest.CaptureFixture[str]
     assert main(["stats", "-r", KERNELS, "--format", form, train]) == 0
     out = capsys.readouterr().out
     assert ("\t" if form == "tsv" else "| ---: |") in out
+
+
+def test_json_in_the_shape_of_nsys(train: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["stats", "-q", "-r", "cuda_gpu_kern_sum", train, "-f"]
+    assert main([*words, "nsys-json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert main([*words, "csv"]) == 0
+    headings, first, *others = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert list(rows[0]) == headings
+    assert [str(value) for value in rows[0].values()] == first
+    assert isinstance(rows[0]["Instances"], int)
+    assert len(rows) == 1 + len(others)
+
+
+def test_a_filter_of_time_names_what_has_one(
+    train: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["stats", "--filter-time", "1s/2s", train]) == 2
+    assert "take --window 1s-2s" in capsys.readouterr().err
 
 
 def test_json_holds_all_reports(train: str, capsys: pytest.CaptureFixture[str]) -> None:

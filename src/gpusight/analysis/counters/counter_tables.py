@@ -248,7 +248,9 @@ def brief_counters(
     if not trace.has("counters"):
         return no_counters(COMMAND)
     scope = LaunchSelection(trace, selection, kernel=kernel, launches=launches)
-    known = names_of(trace.table("counters", ["metric"])["metric"])
+    measured = _selected_rows(scope, "counters", (), [])["metric"]
+    used = set(measured.unique().cast(pl.String))
+    known = [name for name in names_of(measured) if name in used]
     chosen = _headlines(known) or known[:_MAX_BRIEF_METRICS]
     result = (wide if as_wide else tidy)(scope, chosen)
     if not as_wide:

@@ -16,6 +16,7 @@ from gpusight.analysis.drill.drill_kernels import (
 from gpusight.analysis.join.launch_matching import NEEDS, launch_keys
 from gpusight.analysis.selection import EVERYTHING
 from gpusight.errors import UsageError
+from gpusight.pace import AS_RECORDED
 from gpusight.recording import capture_names
 from gpusight.recording.parse_request import enum_value, split_command
 from gpusight.recording.request import NcuLevel, Ranks
@@ -274,7 +275,7 @@ def drill_page(drill: DrillResult, profiled: TableResult | None = None) -> Compo
         tuple(fact for fact in facts if fact.value is not None),
         (kernel_table(drill, max_later=_MAX_LATER) if profiled is None else profiled,),
         meta=dict(drill.meta),
-        notes=drill.notes,
+        notes=(*drill.notes, AS_RECORDED),
     )
 
 

@@ -32,6 +32,7 @@ from gpusight.analysis.kernel_summary import (
 from gpusight.analysis.roofline.roofline_points import roofline_points
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
 from gpusight.naming.kernel_names import classify
+from gpusight.pace import AS_RECORDED
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from gpusight.units import format_share
 
@@ -358,9 +359,25 @@ def join(
             *_partner_notes(joined),
             *_speed_notes(joined),
             *_gpu_notes(timeline, report),
+            *_limiter_note(kernels.frame),
+            AS_RECORDED,
             _NEXT,
         ),
     )
+
+
+_MIN_OTHER_SHARE = 0.05
+"""By how much the SM share may be above that of the arithmetic without a word."""
+
+
+def _limiter_note(kernels: pl.DataFrame) -> list[str]:
+    """Say why a kernel is limited by arithmetic that is less busy than its SMs."""
+    limit, share = pl.col("limit"), pl.col("limit_share")
+    of_memory = limit.is_in([*_UNITS]) | limit.is_null()
+    if kernels.filter(~of_memory, pl.col("sm_share") > share + _MIN_OTHER_SHARE).is_empty():
+        return []
+    note = "limited by fp32, fp16, …: achieved FLOP/s of the peak"
+    return [f"{note}; SM is the busiest of its units, issue slots included"]
 
 
 def _nothing_common(joined: JoinedLaunches) -> NotApplicable:

@@ -159,7 +159,7 @@ def _pipeline(digests: Sequence[RankDigest], waits: CollectiveWaits) -> Pipeline
     made = tuple(
         PipelineStage(
             number,
-            tuple(digests[rank].rank or 0 for rank in ranks),
+            tuple(digests[rank].number for rank in ranks),
             of_stage[number],
             float(bubble[list(ranks)].mean()),
         )
@@ -220,10 +220,10 @@ def _experts(digests: Sequence[RankDigest], waits: CollectiveWaits) -> tuple[Exp
         beyond = times.max(axis=1) - times.mean(axis=1)
         found.append(
             ExpertGroup(
-                tuple(digests[rank].rank or 0 for rank in members),
+                tuple(digests[rank].number for rank in members),
                 len(layers) / steps,
                 {
-                    digests[rank].rank or 0: float(times[:, column].sum()) / steps
+                    digests[rank].number: float(times[:, column].sum()) / steps
                     for column, rank in enumerate(members)
                 },
                 float(beyond.sum()) / steps,

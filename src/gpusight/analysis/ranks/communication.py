@@ -117,7 +117,7 @@ def _overlap(digest: RankDigest) -> RankOverlap:
         if reason in table.reasons
     }
     hidden = 1 - exposed_ns / total_ns if total_ns else None
-    return RankOverlap(digest.rank or 0, total_ns, exposed_ns, hidden, _largest_first(reasons))
+    return RankOverlap(digest.number, total_ns, exposed_ns, hidden, _largest_first(reasons))
 
 
 def _largest_first(reasons: Mapping[str, float]) -> dict[str, float]:
@@ -222,8 +222,8 @@ def _pairs(digests: Sequence[RankDigest], waits: CollectiveWaits) -> tuple[RankP
         known = [size for size in sizes if size is not None]
         found.append(
             RankPair(
-                digests[source].rank or 0,
-                digests[target].rank or 0,
+                digests[source].number,
+                digests[target].number,
                 len(own) / steps,
                 sum(known) / steps if len(known) == len(own) else None,
                 float(waits.transfer_ns[own].mean()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from gpusight.analysis.ranks.rank_steps import StepTimeline, step_timeline, step
 from gpusight.analysis.ranks.straggler_causes import find_stragglers, noise_ns
 from gpusight.pace import AS_RECORDED
 from gpusight.results import NotApplicable
-from gpusight.units import format_share
+from gpusight.units import format_share, natural_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -160,7 +159,7 @@ def job_ranks(
     matched = match_collectives(ordered)
     waits = CollectiveWaits(matched)
     own = own_times(ordered, waits)
-    numbers = [digest.rank or 0 for digest in ordered]
+    numbers = [digest.number for digest in ordered]
     ranks = _summaries(ordered, waits)
     step_ns = float(np.mean([rank.step_ns for rank in ranks]))
     # What the simulation saves is given as a part of the measured step, the one that is shown.
@@ -213,27 +212,19 @@ def ordered_ranks(
     digests: Sequence[RankDigest],
 ) -> tuple[list[RankDigest], list[UnreadRank]]:
     """Number and sort the ranks of one job; leave out those of others, and ranks given twice."""
-    chosen, others = one_job(sorted(digests, key=lambda d: (_natural(d.file), d.place)))
+    chosen, others = one_job(sorted(digests, key=lambda d: (natural_key(d.file), d.place)))
     left_out = [UnreadRank(digest.file, reason, digest.rank) for digest, reason in others]
-    digests = sorted(chosen, key=lambda d: (_natural(d.file), d.place))
+    digests = sorted(chosen, key=lambda d: (natural_key(d.file), d.place))
     kept: dict[int, RankDigest] = {}
     for digest in _numbered(digests):
-        rank = digest.rank or 0
+        rank = digest.number
         if rank in kept:
             reason = f"rank {rank} again, as in {PurePath(kept[rank].file).name}"
             left_out.append(UnreadRank(digest.file, reason, rank))
         else:
             kept[rank] = digest
-    ordered = sorted(
-        kept.values(), key=lambda digest: (digest.rank or 0, digest.file, digest.place)
-    )
+    ordered = sorted(kept.values(), key=lambda digest: (digest.number, digest.file, digest.place))
     return ordered, left_out
-
-
-def _natural(text: str) -> list[tuple[int, str]]:
-    """Order numbers in names by their value."""
-    parts = re.split(r"(\d+)", text)
-    return [(int(p), "") if p.isdecimal() else (0, p) for p in parts if p]
 
 
 def _numbered(digests: Sequence[RankDigest]) -> list[RankDigest]:
@@ -308,7 +299,7 @@ def _summary(
     if host_wait_ns:
         idle.pop("waiting", None)
     return RankSummary(
-        rank=digest.rank or 0,
+        rank=digest.number,
         rank_from=digest.rank_from,
         host=digest.host,
         device=digest.device,
@@ -375,7 +366,7 @@ def _clocks(digests: Sequence[RankDigest], matched: MatchedCollectives) -> tuple
     if not len(matched) or len(known) < len(starts):
         return ()
     origin = np.array(known, np.int64) - min(known)
-    numbers = [digest.rank or 0 for digest in digests]
+    numbers = [digest.number for digest in digests]
     return tuple(
         rank_clocks(
             matched.start_ns + origin, matched.end_ns + origin, matched.present, ranks=numbers
@@ -505,7 +496,7 @@ def _step_range(digest: RankDigest) -> str:
 
 def _time_notes(digests: Sequence[RankDigest]) -> list[str]:
     """Return which ranks were recorded at another time than most: of another run."""
-    known = {digest.rank or 0: span_of(digest) for digest in digests}
+    known = {digest.number: span_of(digest) for digest in digests}
     spans = {rank: span for rank, span in known.items() if span is not None}
     if len(spans) < 2:
         return []

@@ -100,7 +100,7 @@ def ranks_whatif(
     if not len(own.steps):
         reason = "the captures do not show that the ranks wait for each other"
         return NotApplicable(COMMAND, reason, "see: gpusight ranks FILES")
-    numbers = [digest.rank or 0 for digest in ordered]
+    numbers = [digest.number for digest in ordered]
     notes = [f"not used: {rank.file}: {rank.reason}" for rank in unread]
     if not changes:
         late = find_stragglers(ordered, numbers, waits, own)

@@ -70,7 +70,7 @@ def parallelism(digests: Sequence[RankDigest]) -> tuple[ParallelDimension, ...]:
                 continue
             ranks = _ranks(shared.group_ranks)
             if shared.kind in POINT_TO_POINT:
-                sends.add(digest.rank or 0)
+                sends.add(digest.number)
                 groups[ranks].kinds["send_recv"] += bool(ranks)
             elif len(ranks) > 1:
                 group = groups[ranks]

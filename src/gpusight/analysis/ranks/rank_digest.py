@@ -149,6 +149,12 @@ class RankDigest(msgspec.Struct, frozen=True, kw_only=True):
     kernels: tuple[KernelTotal, ...]
     notes: tuple[str, ...] = ()
 
+    @property
+    def number(self) -> int:
+        """Its rank; `ordered_ranks` numbers those whose captures name none."""
+        assert self.rank is not None
+        return self.rank
+
 
 def rank_digests(
     trace: Trace,

@@ -65,6 +65,7 @@ FORMATS = {
     "csv": (".csv", "comma-separated values, byte for byte those of nsys"),
     "column": (".txt", "the layout of nsys for people, with whole names"),
     "json": (".json", "one object: `meta` with the status of each report, `rows` with all rows"),
+    "nsys-json": (".json", "an array of rows for each report, in the shape of nsys stats -f json"),
     "tsv": (".tsv", "tab-separated values; tabs in names are escaped"),
     "markdown": (".md", "a table for pages and comments"),
 }
@@ -126,6 +127,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="true: read the capture again, not what the cache kept of it; gpusight needs no "
         "SQLite export",
     )
+    parser.add_argument("--filter-time", metavar="START/END", help=argparse.SUPPRESS)
     for what, names in (("reports", "report"), ("formats", "format")):
         parser.add_argument(
             f"--help-{what}",
@@ -162,6 +164,12 @@ def run(args: argparse.Namespace) -> int:
     if args.help_reports is not None or args.help_formats is not None:
         write_out(_described(args))
         return 0
+    if args.filter_time is not None:
+        start, _, end = args.filter_time.partition("/")
+        raise UsageError(
+            "stats has no --filter-time: its reports are of the whole capture",
+            hint=f"gpusight kernels, api, copies and ranges take --window {start}-{end}",
+        )
     args.no_cache |= args.force_export == "true"
     names = full_names(args.report or DEFAULT_REPORTS)
     captures = find_captures([Path(p) for p in args.file])
@@ -541,6 +549,8 @@ def _text(answer: StatsAnswer, form: str) -> str:
     assert report is not None, "there is a report"
     if form == "json":
         return _json([answer])
+    if form == "nsys-json":
+        return stats_tables.stats_to_nsys_json(report)
     if form == "csv":
         return stats_tables.stats_to_csv(report)
     if form == "tsv":

@@ -54,14 +54,14 @@ def count_instances(data: memoryview, launches: Iterable[ReportLaunch]) -> pl.Se
     counts = [
         sum(number == _INSTANCES for number, _, _ in fields(data, *span)) or None
         for launch in launches
-        for span in launch.metrics
+        for span in launch.metrics.tolist()
     ]
     return pl.Series(counts, dtype=pl.Int64)
 
 
 def has_instances(data: memoryview, launches: Iterable[ReportLaunch]) -> bool:
     """Return whether any counter of the launches has instances."""
-    spans = (span for launch in launches for span in launch.metrics)
+    spans = (span for launch in launches for span in launch.metrics.tolist())
     return any(number == _INSTANCES for span in spans for number, _, _ in fields(data, *span))
 
 
@@ -84,7 +84,7 @@ def _batches(launches: Sequence[ReportLaunch]) -> Iterator[list[ReportLaunch]]:
     batch: list[ReportLaunch] = []
     size = 0
     for launch in launches:
-        own = sum(span.end - span.start for span in launch.metrics)
+        own = int((launch.metrics[:, 1] - launch.metrics[:, 0]).sum())
         if batch and size + own > _BATCH_BYTES:
             yield batch
             batch, size = [], 0
@@ -106,14 +106,18 @@ class _CounterMessages(NamedTuple):
 
 
 def _messages(data: memoryview, launches: Sequence[ReportLaunch]) -> _CounterMessages:
-    spans = [span for launch in launches for span in launch.metrics]
-    sizes = np.array([end - start for start, end in spans], np.int64)
-    end = np.cumsum(sizes)
-    start = end - sizes
+    starts, ends, parts, size = [], [], [], 0
+    for launch in launches:
+        first, last = launch.metrics.min(initial=len(data)), launch.metrics.max(initial=0)
+        parts.append(bytes(data[first:last]))
+        starts.append(launch.metrics[:, 0] - first + size)
+        ends.append(launch.metrics[:, 1] - first + size)
+        size += len(parts[-1])
+    start, end = np.concatenate(starts), np.concatenate(ends)
     counts = [len(launch.metrics) for launch in launches]
     number = np.repeat(np.array([launch.number for launch in launches], np.int64), counts)
-    buffer = MessageBuffer([bytes(data[first:last]) for first, last in spans])
-    name = np.full(len(spans), -1, np.int64)
+    buffer = MessageBuffer(parts)
+    name = np.full(len(start), -1, np.int64)
     indices = MessageCursor(buffer, start, end).integers(_NAME)
     if indices is not None:
         name[indices.rows] = indices.values

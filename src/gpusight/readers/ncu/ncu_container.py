@@ -136,6 +136,8 @@ def _sized(data: memoryview, at: int, end: int) -> MessageSpan:
 
 _COPY_BYTES, _MAX_COPIED_BYTES = 4 << 20, 1 << 30
 """Written at once, and copied at all: a sparse file of terabytes must not fill the disk."""
+_MAX_READ_BYTES = 256 << 20
+"""Larger reports are copied to a file, of which not all need be in memory."""
 _MAX_BYTES = 32 << 30
 """Reports have a few hundred megabytes. `FileBlocks` bounds how much a small file may grow."""
 
@@ -161,8 +163,11 @@ def read_content(path: Path) -> ReportContent:
         if file.read(len(NCU_REPORT)) != NCU_REPORT:
             return _unpacked(path)
         file.seek(0)
-        if os.fstat(file.fileno()).st_size > _MAX_COPIED_BYTES:
+        size = os.fstat(file.fileno()).st_size
+        if size > _MAX_COPIED_BYTES:
             return _mapped(file)
+        if size <= _MAX_READ_BYTES:
+            return _read(file, size)
         try:
             with tempfile.TemporaryFile(prefix="gpusight-") as copy:
                 shutil.copyfileobj(file, copy, _COPY_BYTES)
@@ -192,6 +197,13 @@ def _unpacked(path: Path) -> ReportContent:
             )
         plain.flush()
         return _mapped(plain, blocks.problem)
+
+
+def _read(file: IO[bytes], size: int) -> ReportContent:
+    """Read a report of this size into memory, from which other programs can take nothing away."""
+    mapping = mmap.mmap(-1, size)
+    read = file.readinto(mapping)  # type: ignore[attr-defined]
+    return ReportContent(memoryview(mapping)[:read], mapping)
 
 
 def _mapped(file: IO[bytes], problem: str | None = None) -> ReportContent:

@@ -10,6 +10,9 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from gpusight.core.file_decoders import message_fields
 from gpusight.readers.ncu.ncu_container import MessageSpan
 from gpusight.readers.protobuf_wire import (
     NUMBER,
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gpusight.readers.ncu.ncu_container import ReportProcess, ReportResult
+    from gpusight.trace.intervals import Ints
 
 
 _DOMAINS, _THREADS, _START_END = 1, 2, 3
@@ -105,7 +109,8 @@ class ReportLaunch:
     """Reference to its binary."""
     locked: bool | None = None
     """Whether clocks were locked."""
-    metrics: list[MessageSpan] = field(default_factory=list)
+    metrics: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    """Start and end of each counter in the file."""
     rules: list[MessageSpan] = field(default_factory=list)
 
     @property
@@ -132,11 +137,11 @@ def read_launch(data: memoryview, number: int, result: ReportResult) -> ReportLa
         return {} if span is None else parse(data[span.start : span.end])
 
     try:
-        for field_number, start, end in fields(content, 0, len(content)):
+        launch.metrics, others = _without_repeated(content, layout.metrics)
+        launch.metrics += base
+        for field_number, start, end in others:
             if start == NUMBER:
                 numbers[field_number] = signed(end)
-            elif field_number == layout.metrics:
-                launch.metrics.append(MessageSpan(base + start, base + end))
             elif field_number == layout.rules:
                 launch.rules.append(MessageSpan(base + start, base + end))
             else:
@@ -158,6 +163,23 @@ def read_launch(data: memoryview, number: int, result: ReportResult) -> ReportLa
     except WireError:
         return None
     return launch
+
+
+def _without_repeated(content: bytes, repeated: int) -> tuple[Ints, list[tuple[int, int, int]]]:
+    """Return start and end of each message in one field, and all other fields as `fields` does."""
+    columns = np.empty((3, len(content) // 2 + 1), np.int64)
+    addresses = (column.ctypes.data for column in columns)
+    count = message_fields(content, columns.shape[1], *addresses)
+    if count is None:  # without the core, or to raise what is wrong
+        listed = list(fields(content, 0, len(content)))
+        spans = [(a, b) for number, a, b in listed if number == repeated and a != NUMBER]
+        rest = [field for field in listed if field[0] != repeated or field[1] == NUMBER]
+        return np.array(spans, np.int64).reshape(-1, 2), rest
+    numbers, starts, ends = columns[:, :count]
+    wanted = (numbers == repeated) & (starts != NUMBER)
+    others = zip(*(column[~wanted].tolist() for column in (numbers, starts, ends)), strict=True)
+    unsigned = [(n, a, b % (1 << 64) if a == NUMBER else b) for n, a, b in others]
+    return np.stack([starts[wanted], ends[wanted]], axis=1), unsigned
 
 
 def _launch_text(data: memoryview, span: MessageSpan | None) -> str | None:

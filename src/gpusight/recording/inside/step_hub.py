@@ -59,6 +59,11 @@ class StepHub:
         self._listeners = tuple(known for known in self._listeners if known is not listener)
         self.heard = bool(self._listeners)
 
+    def restart(self) -> None:
+        """Count from 0 again: another recording begins in this process."""
+        self.explicit, self.source, self.next_step = False, "", 0
+        self._inside = {}
+
     def begin_step(self, *, source: str = GS_STEP) -> int | None:
         """Count a step that begins; returns its number. All sources but `gs.step` are guesses.
 

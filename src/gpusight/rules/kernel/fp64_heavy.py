@@ -53,8 +53,8 @@ float s = sinf(x);                        // not sin(x)
     )
     estimate = (
         "The FP64 work moves to the FP32 pipe, at the ratio of their peak rates. Other "
-        "instructions (conversions, math functions) shrink to half at most. Other units keep "
-        "their load."
+        "instructions (conversions, math functions) shrink to half at most. Issue slots and "
+        "other units keep their load."
     )
     thresholds: ClassVar = {
         "min_fp64_share": MIN_FP64_SHARE,
@@ -72,7 +72,7 @@ float s = sinf(x);                        // not sin(x)
             return CLEAN
         ratio = fp64_rate(launch)
         kept = _instructions_kept(launch)
-        after = {unit: launch.busy.get(unit, 0.0) * kept for unit in ("issue", "alu", "xu")}
+        after = {unit: launch.busy.get(unit, 0.0) * kept for unit in ("alu", "xu")}
         after |= {"fp64": 0.0, "fma": launch.busy.get("fma", 0.0) + busy * ratio, "sm": 0.0}
         # Stalls only matter where the pipe is not saturated.
         stays = None if busy >= SATURATED else waits_left(launch, dict.fromkeys(_WAITS, 1 - ratio))

@@ -347,21 +347,28 @@ def _occupancy_match(
 ) -> KernelRuleMatch:
     rate = issue_rate(launch) or 0.0
     steps = resource_steps(launch, limit, spare.warps_then)
-    needs = f" ({_resource_text(limit, steps[-1])})" if steps else ""
-    first = ""
+    warps, step, further = spare.warps_then, steps[-1] if steps else None, ""
     if len(steps) > 1 and steps[0].speedup is not None:
-        first = f"; {format_speedup(steps[0].speedup)} with {steps[0].warps} warps"
-        first += f" ({_resource_text(limit, steps[0])})"
+        other = steps[0]
+        if limit == "registers" and steps[0].speedup >= MIN_SPEEDUP:
+            # The smallest step counts: with far fewer registers most kernels spill.
+            step, other, warps = steps[0], steps[1], steps[0].warps
+            remaining = 1 / steps[0].speedup
+        if other.speedup is not None:
+            further = f"; {format_speedup(other.speedup)} with {other.warps} warps"
+            further += f" ({_resource_text(limit, other)})"
+    needs = "" if step is None else f" ({_resource_text(limit, step)})"
     spills = "; less if registers spill" if limit == "registers" else ""
+    times = spare.times * warps / spare.warps_then
     threads = launch.block or 0
     roof = busiest(launch)
     return KernelRuleMatch(
         title=f"Occupancy {share:.0%}, limited by {what}",
         time_share=remaining,
-        estimate=f"with {spare.warps_then} warps per SM{needs} instead of {spare.warps}, "
-        f"schedulers issue in {ready(rate, spare.times):.0%} of the cycles instead of {rate:.0%}"
+        estimate=f"with {warps} warps per SM{needs} instead of {spare.warps}, "
+        f"schedulers issue in {ready(rate, times):.0%} of the cycles instead of {rate:.0%}"
         + (f"; busiest unit at {roof[1]:.0%}" if roof else "")
-        + first
+        + further
         + spills,
         evidence=(
             Evidence("theoretical_occupancy", share, "share", shared.THEORETICAL_OCCUPANCY.meaning),

@@ -222,18 +222,8 @@ def _match(
     causes = [c for c, ns in by_cause.items() if ns >= MIN_CAUSE_SHARE.value * total_ns]
     activity = {cause: _activity(context, cause) for cause in causes}
     threads = launching_threads(context)
-    min_named_ns = MIN_CAUSE_SHARE.value * by_cause[causes[0]]
-    large = tuple(
-        location for location in activity[causes[0]] if (location.ns or 0.0) >= min_named_ns
-    )
-    source = named(large, *_NAMED, most=1, length=TITLE_NAME_LENGTH)
-    if causes[0] is IdleCause.WAITING and threads and source == _top_call(activity[causes[0]]):
-        # The name of a thread shows more than that of the lock it waits for.
-        if not is_sleeping(source.strip("`")) and not _is_process_name(context, threads[0].name):
-            source = named((threads[0],), "thread", length=TITLE_NAME_LENGTH)
-    elif causes[0] is IdleCause.QUEUED:
-        source = named(activity[causes[0]], "kernel", most=1, length=TITLE_NAME_LENGTH)
-    early = causes[0] is IdleCause.QUEUED and _is_before_all(context, by_cause[IdleCause.QUEUED])
+    cause = causes[0]
+    early = cause is IdleCause.QUEUED and _is_before_all(context, by_cause[IdleCause.QUEUED])
     knows_host = host_unknown(context) is None
     parts = [
         context.evidence(
@@ -241,11 +231,11 @@ def _match(
         )
         for cause in causes
     ]
-    cause = causes[0]
     what, meaning = _TITLES[cause]
     # Another finding has part of it: this is the rest.
     is_rest = others and by_cause[cause] < MIN_WHOLE_SHARE.value * idle_ns(context, cause)
     what = f"Other {what}" if is_rest else f"{what[0].upper()}{what[1:]}"
+    source = _source(context, cause, activity[cause], threads, by_cause[cause])
     detail = source or meaning
     what = f"{what} ({detail})" if detail else what
     return RuleMatch(
@@ -263,15 +253,37 @@ def _match(
         measured_ns=left_ns,
         why=HostBound.queued_why if cause is IdleCause.QUEUED else "",
         fix=_fix(context, causes, by_cause, activity, threads, early=early),
-        code=_code(context, causes[0], activity[causes[0]]),
+        code=_code(context, cause, activity[cause]),
         lines=() if cause is IdleCause.QUEUED else lines_behind(context, *causes),
         where_time="GPU idle time as measured, before the other fixes" if others else "",
         where=largest(
-            *([w for w in activity[cause] if w.kind != "kernel"] for cause in causes),
-            [w for w in activity[causes[0]] if w.kind == "kernel"],
+            *([w for w in activity[each] if w.kind != "kernel"] for each in causes),
+            [w for w in activity[cause] if w.kind == "kernel"],
             threads[:1],
         ),
     )
+
+
+def _source(
+    context: RuleContext,
+    cause: IdleCause,
+    activity: tuple[FindingLocation, ...],
+    threads: Sequence[FindingLocation],
+    cause_ns: int,
+) -> str:
+    """Name what the host does while the GPU is idle by this cause; empty if nothing stands out."""
+    if cause is IdleCause.QUEUED:
+        return named(activity, "kernel", most=1, length=TITLE_NAME_LENGTH)
+    min_ns = MIN_CAUSE_SHARE.value * cause_ns
+    large = tuple(location for location in activity if (location.ns or 0.0) >= min_ns)
+    source = named(large, *_NAMED, most=1, length=TITLE_NAME_LENGTH)
+    waits = cause is IdleCause.WAITING and source == _top_call(activity)
+    if not waits or not threads or is_sleeping(source.strip("`")):
+        return source
+    if _is_process_name(context, threads[0].name):
+        return source
+    # The name of a thread shows more than that of the lock it waits for.
+    return named((threads[0],), "thread", length=TITLE_NAME_LENGTH)
 
 
 def _is_process_name(context: RuleContext, thread: str) -> bool:
