@@ -14,6 +14,7 @@ from gpusight.analysis.attribution.nested_intervals import NestedIntervals
 from gpusight.analysis.gpu_schedule import _outer_calls
 from gpusight.analysis.ledger.device_ledger import DeviceAccount, DeviceGaps, DeviceSpans
 from gpusight.analysis.ledger.host_threads import HostTime
+from gpusight.analysis.ledger.idle_causes import _running_spent
 from gpusight.analysis.ledger.ledger_entries import (
     ActivityPriority,
     EntryLabel,
@@ -263,3 +264,16 @@ def test_outer_calls_refuses_threads_below_0() -> None:
     zero = np.zeros(1, np.int64)
     with pytest.raises(ValueError, match="out of bounds"):
         native.outer_calls(zero, zero, zero - 1)
+
+
+@given(times=RISING, data=st.data())
+def test_running_spent(times: list[int], data: st.DataObject) -> None:
+    stretches = max(len(times) - 1, 0)
+    column = data.draw(st.lists(st.integers(-1, 2), min_size=stretches, max_size=stretches))
+    moments, columns = np.array(times, np.int64), np.array(column, np.int64)
+    spent = native.running_spent(moments, columns, 3)
+    assert spent is not None
+    assert spent.tolist() == _running_spent(moments, columns, 3).tolist()
+    if 2 in column:
+        with pytest.raises(ValueError, match="out of bounds"):
+            native.running_spent(moments, columns, 2)

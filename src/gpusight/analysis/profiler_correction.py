@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.clock_alignment import clock_shifts, clocks_agree
-from gpusight.analysis.gpu_schedule import NONE, OpKind, build_schedule
+from gpusight.analysis.gpu_schedule import NONE, OpKind, build_schedule, number_rows
 from gpusight.analysis.launch_index import launched
 from gpusight.analysis.profiler_costs import (
     COSTS,
@@ -484,17 +484,10 @@ class _MovedTimes:
         trace = self._schedule.trace
         if not set(_THREAD) <= set(TABLES[table].column_names):
             return np.full(trace.row_count(table), NONE)
-        schema = dict.fromkeys((*_THREAD, "number"), pl.Int64)
-        known = [(*key, number) for key, number in self._numbers.items()]
-        frame = trace.table(table, _THREAD).with_columns(pl.col(*_THREAD).cast(pl.Int64))
-        numbers = frame.fill_null(NONE).join(
-            pl.DataFrame(known, schema=schema, orient="row"),
-            on=_THREAD,
-            how="left",
-            maintain_order="left",
-        )["number"]
-        threads: Ints = numbers.fill_null(NONE).to_numpy()
-        return threads
+        known, rows = number_rows(trace.table(table, _THREAD), _THREAD)
+        keys = known.with_columns(pl.col(*_THREAD).cast(pl.Int64).fill_null(NONE)).rows()
+        numbers = np.array([self._numbers.get((p, t), NONE) for p, t in keys], np.int64)
+        return numbers[rows]
 
     def moments(self, thread: int, times: Ints) -> Ints:
         """Move moments of a thread, or of none: between its calls in proportion."""

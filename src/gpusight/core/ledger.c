@@ -134,6 +134,26 @@ static int64_t spend(const struct host_time *host, int64_t thread, int64_t start
     return near;
 }
 
+/* Write for `n` moments what was spent on each of `kinds` causes until then; a stretch ends at the next moment.
+ *
+ * `column` has that of the cause of each of the `n - 1` stretches, below 0 where they count for none. Stands in for
+ * the sums in `host_time` of analysis/ledger/idle_causes.py.
+ */
+GPUSIGHT_API int gpusight_running_spent(int64_t n, const int64_t *time, const int64_t *column, int64_t kinds,
+                                        int64_t *spent)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t *row = spent + i * kinds;
+        for (int64_t kind = 0; kind < kinds; kind++)
+            row[kind] = i ? row[kind - kinds] : 0;
+        if (i && column[i - 1] >= kinds)
+            return GPUSIGHT_BAD_INPUT;
+        if (i && column[i - 1] >= 0)
+            row[column[i - 1]] = wrap_add(row[column[i - 1]], wrap_sub(time[i], time[i - 1]));
+    }
+    return GPUSIGHT_DONE;
+}
+
 /* Write the ns of each cause that host threads spent in `m` spans, one row a span. Stands in for `HostTime.spent`. */
 GPUSIGHT_API int gpusight_host_spent(int64_t moments, const int64_t *time, int64_t threads, const int64_t *known,
                                      const int64_t *first, const int64_t *last, int64_t kinds,

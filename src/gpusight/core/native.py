@@ -42,6 +42,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
         *(_COUNT, _COUNT, _COUNT, _COUNT),
         *[_BUFFER] * 6,
     ),
+    "running_spent": (ctypes.c_int, _COUNT, _BUFFER, _BUFFER, _COUNT, _BUFFER),
     "search": (None, _COUNT, _BUFFER, _COUNT, _BUFFER, _COUNT, _BUFFER),
     "unite": (_COUNT, _COUNT, *[_BUFFER] * 4),
 }
@@ -179,6 +180,18 @@ def host_spent(host: SpentMoments, threads: Ints, starts: Ints, ends: Ints) -> I
     spans = (_ints(column, m) for column in (threads, starts, ends))
     spent = np.empty((m, host.cause_count), np.int64)
     _call(function, *host.arguments(), m, *spans, spent)
+    return spent
+
+
+def running_spent(times: Ints, columns: Ints, count: int) -> Ints | None:
+    """Return what was spent on each of `count` causes until each time; -1 counts for none."""
+    function = _function("running_spent")
+    if function is None:
+        return None
+    n = len(times)
+    spent = np.empty((n, count), np.int64)
+    of_stretches = _ints(columns, max(n - 1, 0))
+    _call(function, n, _ints(times, n), of_stretches, count, spent)
     return spent
 
 

@@ -15,6 +15,7 @@ from gpusight.analysis.attribution.work_causes import main_threads
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind
 from gpusight.analysis.ledger.host_threads import HostTime, LaunchThreads, unnamed_input
 from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.core import native
 from gpusight.naming.host_names import (
     is_collective,
     is_compiling,
@@ -391,9 +392,18 @@ def host_time(trace: Trace, schedule: GpuSchedule) -> HostTime:
     cuts, cause = cuts[kept], cause[kept[:-1]]
     host_thread = host_threads.axis.host_thread(cuts)
     time_ns = cuts - host_thread * (host_threads.axis.length_ns + 1) + host_threads.axis.start_ns
-    length_ns = np.diff(cuts)
     causes = np.flatnonzero(np.bincount(cause, minlength=len(IdleCause))[: len(IdleCause)])
-    spent_ns = np.zeros((len(cuts), len(causes)), np.int64)
-    for column, number in enumerate(causes):
-        spent_ns[1:, column] = np.cumsum(np.where(cause == number, length_ns, 0))
+    columns = np.full(len(IdleCause) + 1, NONE, np.int64)
+    columns[causes] = np.arange(len(causes))
+    compiled = native.running_spent(cuts, columns[cause], len(causes))
+    spent_ns = _running_spent(cuts, columns[cause], len(causes)) if compiled is None else compiled
     return HostTime(host_thread, time_ns, causes, spent_ns)
+
+
+def _running_spent(times: Ints, columns: Ints, count: int) -> Ints:
+    """Return what was spent on each of `count` causes until each time; -1 counts for none."""
+    length_ns = np.diff(times)
+    spent_ns = np.zeros((len(times), count), np.int64)
+    for column in range(count):
+        spent_ns[1:, column] = np.cumsum(np.where(columns == column, length_ns, 0))
+    return spent_ns
