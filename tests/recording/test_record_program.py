@@ -292,6 +292,7 @@ def test_recorders_inside_are_told_everything() -> None:
         output="runs/x.trace.json.gz",
         range="forward",
         memory=True,
+        shapes=True,
         python_stacks=True,
         stop=True,
     )
@@ -299,7 +300,8 @@ def test_recorders_inside_are_told_everything() -> None:
     inside = injected(plan)
     assert inside.output == str(Path("runs/x").absolute())
     assert (inside.recorder, inside.range_name, inside.stop) == ("torch", "forward", True)
-    assert (inside.memory, inside.python_stacks, inside.first_step) == (True, True, None)
+    assert (inside.memory, inside.shapes, inside.python_stacks) == (True, True, True)
+    assert inside.first_step is None
 
 
 @pytest.mark.usefixtures("ncu")
@@ -430,6 +432,7 @@ def test_without_nsys_the_program_s_python_decides(monkeypatch: pytest.MonkeyPat
         (f"{PYTHON} t.py", {"tool": "torch", "kernel": "x"}, "not support --kernel.*--with ncu"),
         (f"{PYTHON} t.py", {"tool": "torch", "level": "full"}, "does not support --level"),
         (f"{PYTHON} t.py", {"tool": "cupti", "python_stacks": True}, "--python-stacks"),
+        (f"{PYTHON} t.py", {"tool": "cupti", "shapes": True}, "--shapes.*--with torch"),
         (f"{PYTHON} t.py", {"tool": "torch", "tool_options": ["-x"]}, "--tool-option"),
         (f"{PYTHON} t.py", {"launch_count": 3}, "add --with ncu"),
         (f"{PYTHON} t.py", {"tool": "gprof"}, "no tool 'gprof'"),

@@ -35,6 +35,7 @@ _GPU_SIGNS = (*DEVICE_FILES, "/proc/driver/nvidia/version")
 _SUPPORTED_BY = {
     "gpu_metrics": ("--gpu-metrics", (Tool.NSYS,)),
     "memory": ("--memory", (Tool.NSYS, Tool.TORCH, Tool.CUPTI)),
+    "shapes": ("--shapes", (Tool.TORCH,)),
     "python_stacks": ("--python-stacks", (Tool.NSYS, Tool.TORCH)),
     "stacks_hz": ("--stacks", (Tool.NSYS, Tool.TORCH, Tool.CUPTI)),
     "graph_nodes": ("--graph-nodes", (Tool.NSYS, Tool.CUPTI, Tool.TORCH)),

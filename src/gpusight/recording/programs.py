@@ -295,7 +295,7 @@ def options_of(request: RecordRequest) -> list[str]:
         "--stacks": f"{request.stacks_hz:g}" if request.stacks_hz else None,
         "--stacks-threads": request.stacks_threads if request.stacks_hz else None,
     }
-    recorded = ("memory", "gpu_metrics", "python_stacks", "graph_nodes")
+    recorded = ("memory", "gpu_metrics", "shapes", "python_stacks", "graph_nodes")
     flags = ("whole", "pace", *recorded, "stop", "overwrite")
     options = [f"{name}={value}" for name, value in valued.items() if value is not None]
     options += [f"--{name.replace('_', '-')}" for name in flags if getattr(request, name)]

@@ -459,6 +459,7 @@ def _recorder_plan(
         duration_s=request.duration_s,
         ranks=None if ranks is None else tuple(sorted(ranks)),
         memory=request.memory,
+        shapes=request.shapes,
         python_stacks=request.python_stacks,
         stacks_hz=stacks_hz,
         stacks_threads=request.stacks_threads,

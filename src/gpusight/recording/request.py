@@ -122,6 +122,8 @@ class RecordRequest:
     """Run the program without a profiler before, for a limited time, to measure its pace."""
     memory: bool = False
     gpu_metrics: bool = False
+    shapes: bool = False
+    """Input shapes of operators, with torch.profiler."""
     python_stacks: bool = False
     graph_nodes: bool = False
     stacks_hz: float | None = None

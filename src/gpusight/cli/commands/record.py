@@ -141,6 +141,9 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         "--gpu-metrics", action="store_true", help="sampled GPU hardware metrics (nsys)"
     )
     group.add_argument(
+        "--shapes", action="store_true", help="input shapes of operators, for FLOPs (torch)"
+    )
+    group.add_argument(
         "--python-stacks", action="store_true", help="Python call stacks (nsys, torch)"
     )
     group.add_argument(
@@ -287,6 +290,7 @@ def _request(args: argparse.Namespace) -> RecordRequest:
         pace=args.pace,
         memory=args.memory,
         gpu_metrics=args.gpu_metrics,
+        shapes=args.shapes,
         python_stacks=args.python_stacks,
         graph_nodes=args.graph_nodes,
         stacks=args.stacks,
