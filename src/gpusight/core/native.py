@@ -45,6 +45,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "running_spent": (ctypes.c_int, _COUNT, _BUFFER, _BUFFER, _COUNT, _BUFFER),
     "search": (None, _COUNT, _BUFFER, _COUNT, _BUFFER, _COUNT, _BUFFER),
     "unite": (_COUNT, _COUNT, *[_BUFFER] * 4),
+    "nested_lines": (_COUNT, _COUNT, *[_BUFFER] * 4),
 }
 """Result and arguments of every function."""
 
@@ -263,3 +264,15 @@ def replay(
         *times,
     )
     return times
+
+
+def nested_lines(starts: Ints, ends: Ints) -> Ints | None:
+    """Count the events that are open where each begins; None also where two events cross."""
+    function = _function("nested_lines")
+    if function is None:
+        return None
+    n = len(starts)
+    lines, still_open = np.empty(n, np.int64), np.empty(n, np.int64)
+    columns = (_ints(starts, n), _ints(ends, n), still_open, lines)
+    result = function(n, *(column.ctypes.data for column in columns))
+    return None if result == BAD_INPUT else lines

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 from gpusight.errors import RecordError
+from gpusight.recording.inside.stack_sampler import LAUNCHING
 from gpusight.recording.request import Tool
 
 if TYPE_CHECKING:
@@ -293,7 +294,7 @@ def options_of(request: RecordRequest) -> list[str]:
         "--level": level,
         "--rank": str(request.ranks),
         "--stacks": f"{request.stacks_hz:g}" if request.stacks_hz else None,
-        "--stacks-threads": request.stacks_threads if request.stacks_hz else None,
+        "--stacks-threads": request.stacks_threads if request.stacks_threads != LAUNCHING else None,
     }
     recorded = ("memory", "gpu_metrics", "shapes", "python_stacks", "graph_nodes")
     flags = ("whole", "pace", *recorded, "stop", "overwrite")

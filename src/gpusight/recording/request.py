@@ -127,7 +127,7 @@ class RecordRequest:
     python_stacks: bool = False
     graph_nodes: bool = False
     stacks_hz: float | None = None
-    """How often Python stacks are sampled inside the program; None or 0: never."""
+    """How often Python stacks are sampled inside the program; None: the default; 0: never."""
     stacks_threads: str = LAUNCHING
     ranks: Ranks = Ranks()
     stop: bool = False
