@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gpusight.analysis.attribution.nested_intervals import NestedIntervals
 from gpusight.core import native
 from gpusight.core.library import core_status
+from gpusight.viewer import track_events
 
 pytestmark = pytest.mark.skipif(
     core_status().library is None, reason=f"no compiled core: {core_status().reason}"
@@ -35,6 +36,20 @@ def test_enclosing(spans: list[Span]) -> None:
     starts, ends, threads = columns(spans)
     nested = NestedIntervals.of(starts, ends, pl.Series(threads))
     assert nested.outer.tolist() == nested._outer().tolist()
+
+
+@given(spans=SPANS)
+def test_nested_lines(spans: list[Span]) -> None:
+    ordered = sorted(spans, key=lambda span: (span[0], -span[1]))
+    starts, ends, _ = columns(ordered)
+    crossing = any(
+        first[0] < second[0] < first[1] < second[1] for first in ordered for second in ordered
+    )
+    lines = native.nested_lines(starts, ends)
+    assert (lines is None) is crossing
+    if lines is not None:
+        assert lines.tolist() == track_events._lines(starts, ends).tolist()
+    assert native.nested_lines(ends[::-1] + 1, starts[::-1]) is None or not spans
 
 
 def test_columns_of_other_lengths_or_kinds_are_refused() -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _COUNT, _BUFFER = ctypes.c_int64, ctypes.c_void_p
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "enclosing": (None, _COUNT, *[_BUFFER] * 4),
+    "nested_lines": (_COUNT, _COUNT, *[_BUFFER] * 4),
 }
 """Result and arguments of every function."""
 
@@ -65,3 +66,15 @@ def enclosing(starts: Ints, ends: Ints, threads: Ints) -> Ints | None:
     outer = np.empty(n, np.int64)
     _call(function, n, _ints(starts, n), _ints(ends, n), _ints(threads, n), outer)
     return outer
+
+
+def nested_lines(starts: Ints, ends: Ints) -> Ints | None:
+    """Count the events that are open where each begins; None also where two events cross."""
+    function = _function("nested_lines")
+    if function is None:
+        return None
+    n = len(starts)
+    lines, still_open = np.empty(n, np.int64), np.empty(n, np.int64)
+    columns = (_ints(starts, n), _ints(ends, n), still_open, lines)
+    result = function(n, *(column.ctypes.data for column in columns))
+    return None if result == BAD_INPUT else lines

@@ -12,6 +12,7 @@ from gpusight.units import format_bytes, format_share, format_time
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from gpusight.analysis.ranks.communication import ExposedCollective
     from gpusight.analysis.ranks.job_ranks import JobRanks
 
 
@@ -70,10 +71,12 @@ def exposed_table(job: JobRanks, most: int) -> Iterator[TableResult]:
     if job.communication is None:
         return
     min_ns = _MIN_EXPOSED_SHARE * float(job.meta["step_ns"])
-    listed = [entry for entry in job.communication.collectives if entry.exposed_ns >= min_ns]
+    every = job.communication.collectives
+    listed = [entry for entry in every if entry.exposed_ns >= min_ns]
+    several = {(entry.kind, entry.bytes) for entry in every if (entry.number or 0) > 1}
     rows = [
         (
-            _name(entry.kind, entry.bytes, entry.number),
+            _name(entry, numbered=(entry.kind, entry.bytes) in several),
             entry.per_step,
             entry.duration_ns,
             entry.exposed_ns,
@@ -88,9 +91,9 @@ def exposed_table(job: JobRanks, most: int) -> Iterator[TableResult]:
         yield _table("exposed", f"Exposed collectives, per step{more}", EXPOSED_FIELDS, rows)
 
 
-def _name(kind: str, size: int | None, number: int | None) -> str:
-    text = kind if size is None else f"{kind} {format_bytes(size)}"
-    return text if number is None else f"{text} #{number}"
+def _name(entry: ExposedCollective, *, numbered: bool) -> str:
+    text = entry.kind if entry.bytes is None else f"{entry.kind} {format_bytes(entry.bytes)}"
+    return f"{text} #{entry.number}" if numbered and entry.number is not None else text
 
 
 def overlap_text(job: JobRanks) -> str | None:

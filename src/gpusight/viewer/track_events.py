@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import polars as pl
 
+from gpusight.core import native
 from gpusight.trace.intervals import number, stable_argsort
 from gpusight.viewer.level_of_detail import EventLine
 
@@ -42,7 +43,9 @@ def pack(start_ns: Ints, end_ns: Ints, groups: Ints) -> NDArray[np.int32]:
     lines = np.empty(len(start), np.int32)
     bounds = np.flatnonzero(np.diff(np.asarray(groups)[order])) + 1
     for events in np.split(order, bounds):
-        lines[events] = _lines(start[events], end[events])
+        first, last = start[events], end[events]
+        nested = native.nested_lines(first, last)
+        lines[events] = _lines(first, last) if nested is None else nested
     return lines
 
 
