@@ -1,6 +1,7 @@
 """What sampling stacks costs, against py-spy and nsys's own sampling.
 
-    python -m benchmarks.stacks [--gpu] [--programs A,B] [--rounds 15] [--py-spy PATH] [--nsys PATH]
+    python -m benchmarks.stacks [--gpu] [--programs A,B] [--rounds 15] [--slice 0.5] [--py-spy PATH]
+        [--nsys PATH]
 
 Without `--gpu`: host-bound programs of this file. With it: six of benchmarks/programs, and nsys
 too. Each program is one process, in which slices of the same steps follow each other: without
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-SLICE_S = 0.5
 PLAIN, AGAIN, PY_SPY = "plain", "plain again", "py-spy 200"
 OPTIONS = (PLAIN, AGAIN, "100 Hz", "200 Hz", PY_SPY)
 NSYS = ("nsys cuda,nvtx", "nsys cuda,nvtx python sampling")
@@ -148,7 +148,7 @@ def run_child(args: argparse.Namespace) -> None:
         step(number)
     finish()
     began_s, steps = time.perf_counter(), 0
-    while time.perf_counter() - began_s < SLICE_S:
+    while time.perf_counter() - began_s < args.slice:
         step(steps)
         steps += 1
     options = [option for option in OPTIONS if option != PY_SPY or args.py_spy]
@@ -183,7 +183,8 @@ def _built(args: argparse.Namespace) -> tuple[Callable[[int], Any], Callable[[],
 
 def run_program(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """Run a child; returns its times."""
-    words = [sys.executable, "-m", "benchmarks.stacks", "--child", name, f"--rounds={args.rounds}"]
+    words = [sys.executable, "-m", "benchmarks.stacks", "--child", name]
+    words += [f"--rounds={args.rounds}", f"--slice={args.slice}"]
     words += ["--gpu"] if args.gpu else []
     words += [f"--py-spy={args.py_spy}"] if args.py_spy else []
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -207,6 +208,7 @@ def main() -> None:
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--programs")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--slice", type=float, default=0.5, help="seconds of one measurement")
     parser.add_argument("--py-spy", default=shutil.which("py-spy"))
     parser.add_argument("--nsys", default=shutil.which("nsys"))
     parser.add_argument("--child", help=argparse.SUPPRESS)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from fuzz.mutate.columnar import edit_file, edit_folder
 from fuzz.mutate.protobuf import edit_ncu_report, edit_nsys_report, edit_xspace
 from fuzz.mutate.raw import integer
+from fuzz.mutate.sampled_stacks import edit_sampled_stacks
 from fuzz.mutate.sqlite import edit_sqlite
 from fuzz.mutate.text import edit_name, edit_table, edit_toml
 from fuzz.mutate.tree import edit_json, edit_pickle, edit_tree
@@ -137,6 +138,24 @@ def _stacks(path: Path) -> object:
     return open_trace(path, cache=False).meta
 
 
+def _sampled_stacks(path: Path) -> object:
+    """Read all of it, with the capture that it was sampled with."""
+    import polars as pl
+
+    from gpusight.readers.stacks.sampled_stacks import StackedSource
+    from gpusight.readers.tables import FrameSource, as_table
+    from gpusight.trace.trace import Meta
+
+    frames = {
+        "processes": pl.DataFrame({"process": [1], "pid": [7]}),
+        "threads": pl.DataFrame({"thread": [70], "process": [1], "tid": [7]}),
+    }
+    meta = Meta(path="x", source="test", tool="test", duration_ns=10**9, session="s")
+    tables = {name: as_table(name, frame) for name, frame in frames.items()}
+    stacked = StackedSource(FrameSource.of(meta, tables), path)
+    return stacked.meta, stacked.has("stack_samples"), stacked.outline()
+
+
 def _key_averages(path: Path) -> object:
     from gpusight.readers.torch.key_averages import key_averages_source
 
@@ -240,6 +259,13 @@ FORMATS = {
         Format("key-averages", "capture.txt", edit_table, _key_averages),
         Format("stacks", "capture.folded", edit_table, _stacks),
         Format("speedscope", "capture.json", edit_json, _stacks),
+        Format(
+            "sampled-stacks",
+            "capture.stacks",
+            edit_sampled_stacks,
+            _sampled_stacks,
+            capture=False,
+        ),
         Format("config", "gpusight.toml", edit_toml, _config, capture=False),
         Format("baseline", "baseline.json", edit_json, _baseline, capture=False),
         Format("digest", "baseline.json", _edit_digest, _digest, capture=False),

@@ -146,7 +146,7 @@ From its captures, its source and its times; `likely` where none of them shows i
 _GUILTY = """\
 Programs that one line of Python holds up (`benchmarks/guilty_lines`: loader, tokenizer, logging,
 metric, garbage collection, lock, recompilation, checkpoint, …). A comment in the source marks the
-line. The first row of `gpusight hotspots` of a recording with `--stacks` is right if it is a marked
+line. The first row of `gpusight hotspots` of a recording is right if it is a marked
 line. Halves are set by a hash of the name. `python -m benchmarks.guilty_lines.score -o
 benchmarks/guilty_lines/guilty_lines.json` runs it."""
 _NOT_READ = "Held out: its captures were not examined."

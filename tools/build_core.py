@@ -44,21 +44,21 @@ class Compiler(NamedTuple):
 def compilers() -> list[Compiler]:
     """List what can compile C here, the preferred first."""
     own = _own_platform()
-    found = []
+    compilers = []
     if chosen := shlex.split(os.environ.get("CC", "")):
-        found.append(Compiler(tuple(chosen), Path(chosen[0]).name, own))
+        compilers.append(Compiler(tuple(chosen), Path(chosen[0]).name, own))
     paths = {name: shutil.which(name) for name in ("cc", "gcc", "clang")}
-    found += [Compiler((path,), name, own) for name, path in paths.items() if path]
+    compilers += [Compiler((path,), name, own) for name, path in paths.items() if path]
     if importlib.util.find_spec("ziglang"):
         zig = (sys.executable, "-m", "ziglang", "cc")
         machine = platform.machine()
         if "manylinux" in own and machine in ("x86_64", "aarch64"):
             target = ("-target", f"{machine}-linux-gnu.{_OLDEST_GLIBC}")
             wheel = f"manylinux_{_OLDEST_GLIBC.replace('.', '_')}_{machine}"
-            found.append(Compiler((*zig, *target), "zig cc", wheel))
+            compilers.append(Compiler((*zig, *target), "zig cc", wheel))
         else:
-            found.append(Compiler(zig, "zig cc", own))
-    return found
+            compilers.append(Compiler(zig, "zig cc", own))
+    return compilers
 
 
 def _own_platform() -> str:
@@ -119,8 +119,8 @@ def build() -> tuple[Compiler | None, str]:
 
 
 def _reason_in_another_process() -> str:
-    said = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tools import build_core as b;"
-    command = [sys.executable, "-c", f"{said} print(b.library_module().open_library().reason)"]
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tools import build_core as b;"
+    command = [sys.executable, "-c", f"{code} print(b.library_module().open_library().reason)"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else f"exit code {done.returncode}"
 
@@ -143,8 +143,8 @@ def get_build_hook() -> type[Any]:
 
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
             """Compile before the files of the wheel are listed."""
-            compiler, said = build()
-            self.app.display_info(said)
+            compiler, message = build()
+            self.app.display_info(message)
             if compiler is not None:
                 library = library_module().LIBRARY.relative_to(ROOT)
                 build_data["artifacts"].append(library.as_posix())

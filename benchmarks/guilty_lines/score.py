@@ -43,7 +43,7 @@ def guilty_lines(program: Callable[[], Any]) -> set[int]:
 
 def record(name: str, folder: Path, tool: str) -> Path:
     """Record a program; returns the capture."""
-    record_words = [sys.executable, "-m", "gpusight", "record", f"--with={tool}", "--stacks"]
+    record_words = [sys.executable, "-m", "gpusight", "record", f"--with={tool}"]
     program = [sys.executable, "-m", "benchmarks.guilty_lines", name]
     output = folder / name
     words = [*record_words, *_STEPS, f"--output={output}", "--", *program]

@@ -186,13 +186,13 @@ def agreements(rows: Iterable[dict[str, Any]]) -> list[Agreement]:
     return [
         Agreement(
             name,
-            one["held_out"],
-            (one["tool"], other["tool"]),
-            (_first(one), _first(other)),
-            (one["step_ms"], other["step_ms"]),
+            first["held_out"],
+            (first["tool"], other["tool"]),
+            (_first(first), _first(other)),
+            (first["step_ms"], other["step_ms"]),
         )
         for name, of_program in by_program.items()
-        for one, other in combinations(of_program, 2)
+        for first, other in combinations(of_program, 2)
     ]
 
 

@@ -187,8 +187,8 @@ def _times(unit: int | None, ms: float | None) -> float | None:
 
 def _alone_ms(diagnosis: TimelineDiagnosis) -> dict[str, float]:
     """Predict the step time after the fix of each finding alone."""
-    found = {f.rule: f.step_ns for f in diagnosis.findings if f.step_ns is not None}
-    return {rule: (diagnosis.step_ns - saved_ns) / 1e6 for rule, saved_ns in found.items()}
+    predictions = {f.rule: f.step_ns for f in diagnosis.findings if f.step_ns is not None}
+    return {rule: (diagnosis.step_ns - saved_ns) / 1e6 for rule, saved_ns in predictions.items()}
 
 
 def _after_fixes_ms(

@@ -173,10 +173,10 @@ class Training:
             self.record.free(self.fresh.pop(0))
 
     def _accumulate(self, tensor: Tensor) -> None:
-        mine = [block for block in self.fresh if block.bytes == tensor.bytes]
-        if mine:
-            self.fresh.remove(mine[0])
-            self.gradients.append(mine[0])
+        own = [block for block in self.fresh if block.bytes == tensor.bytes]
+        if own:
+            self.fresh.remove(own[0])
+            self.gradients.append(own[0])
         with (
             self.record.op(Op(f"autograd::engine::evaluate_function: {ACCUMULATE}", 0)),
             self.record.op(Op(ACCUMULATE, 0, inputs=[tensor])),

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Tree, WHOLE, type Columns } from "../src/report/nodes";
+import { Tree, WHOLE, type Columns } from "../src/shared/nodes";
 
 //        step 100 (gpu 40)
 //   data 60 (0) | forward 30 (40)

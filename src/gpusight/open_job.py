@@ -121,7 +121,7 @@ def with_ranks(digest: Digest, captures: Sequence[Path], *, cache: bool = True) 
     answer = job_ranks(ranks, unread)
     if isinstance(answer, NotApplicable):
         raise answer.error()
-    return ranks_added(digest, answer, captures[0].resolve().parent.name)
+    return ranks_added(digest, answer, captures[0].absolute().parent.name)
 
 
 def ranks_added(digest: Digest, answer: JobRanks, folder: str) -> Digest:

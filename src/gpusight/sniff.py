@@ -30,7 +30,7 @@ _BESIDE = ("-wal", "-journal", "-shm")
 """Endings of files that SQLite keeps next to a database and that belong to it."""
 _PROTECTED = (*_CAPTURES, ".ncu-rep.xz", ".ncu-rep.gz", ".qdstrm", *_BESIDE)
 STACKS_SUFFIX = ".stacks"
-"""What follows the name of a capture in that of the stacks that `record --stacks` sampled."""
+"""What follows the name of a capture in that of the stacks that `gpusight record` sampled."""
 GZIP = b"\x1f\x8b"
 XZ = b"\xfd7zXZ\x00"
 ZSTANDARD = b"\x28\xb5\x2f\xfd"

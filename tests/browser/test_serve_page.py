@@ -403,3 +403,27 @@ def test_tabs_and_panel_obey_the_keyboard(browser: Browser, address: str) -> Non
         expect(page.locator("#panel")).to_be_hidden()
         page.keyboard.press("p")
         expect(page.locator("#panel")).to_be_visible()
+
+
+def test_a_selected_range_has_a_flame_graph(browser: Browser) -> None:
+    """Of ranges, which this capture has; stacks look the same."""
+    with gs.serve(DATALOAD) as server, opened(browser, server.url) as page:
+        mark(page, 0.3, 0.7)
+        page.get_by_role("button", name="Flame graph").click()
+        dialog = page.get_by_role("dialog", name=re.compile("^Flame graph of"))
+        expect(dialog.get_by_role("alert")).to_contain_text("record them with")
+        dialog.get_by_label("by", exact=True).select_option("range")
+        boxes = dialog.locator(".flame g")
+        expect(boxes.first).to_be_visible()
+        assert any("data" in text for text in dialog.locator(".flame text").all_text_contents())
+        dialog.get_by_role("searchbox").fill("data")
+        expect(dialog.locator("output")).to_contain_text("found")
+        before = boxes.count()
+        dialog.locator(".flame g.found").first.click()
+        expect(dialog.get_by_role("button", name="Back")).to_be_enabled()
+        assert boxes.count() <= before
+        expect(dialog.get_by_role("button", name="Copy as text")).to_be_visible()
+        dialog.get_by_label("on", exact=True).select_option("0")
+        expect(boxes.first).to_be_visible()
+        dialog.get_by_role("button", name="Close").click()
+        expect(dialog).not_to_be_visible()

@@ -14,6 +14,7 @@ import gpusight as gs
 from gpusight.mcp.agent_tools import TOOLS, tools_of
 from gpusight.mcp.tool_answers import count_tokens
 from gpusight.mcp.workspace import Workspace
+from gpusight.naming.kernel_names import unique_short_names
 from tests.mcp.agent_captures import ORDER, call, capture_with_orders, refused
 from tests.mcp.planted import (
     JOBS,
@@ -137,6 +138,11 @@ def test_window_adds_up_what_runs(workspace: Workspace) -> None:
     [gpu] = answer["gpus"]
     assert sum(gpu["kinds_ms"].values()) == pytest.approx(20 * gpu["busy_percent"] / 100, rel=0.01)
     assert answer["longest_events"][0]["name"] == "`step_1`"
+    launched = gs.open(DATA / TIMELINE).kernels
+    for kernel in answer["kernels"]:
+        assert call(workspace, "explain", capture=TIMELINE, id=kernel["longest"])["kind"]
+        name = str(launched["name"][int(kernel["longest"].partition(":")[2])])
+        assert kernel["name"].strip("`").startswith(unique_short_names([name])[name])
     assert "end after it starts" in refused(
         workspace, "window", capture=TIMELINE, start_ms=5, end_ms=5
     )

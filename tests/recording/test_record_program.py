@@ -93,9 +93,9 @@ def test_nsys_is_the_default(nsys: Path) -> None:
     assert plan.command.argv[:2] == (str(nsys / "nsys"), "profile")
     assert plan.command.argv[-4:] == (PYTHON, "train.py", "--epochs", "3")
     assert plan.command.produces == Path("train.nsys-rep")
-    assert VARIABLE not in plan.command.environment
-    plan = planned([PYTHON, "train.py"], whole=True, stacks=True)
     assert (injected(plan).recorder, injected(plan).stacks_hz) == ("surrounded", 200)
+    plan = planned([PYTHON, "train.py"], whole=True, stacks=0)
+    assert VARIABLE not in plan.command.environment
     assert list(Path().iterdir()) == [Path("train.py")]
 
 
@@ -141,7 +141,9 @@ def test_what_nsys_records_as_a_whole(
     script()
     plan = planned(program, **options)
     assert not plan.choice.windowed
-    assert VARIABLE not in plan.command.environment
+    surely_listens = program[0] == PYTHON and "-I" not in program
+    assert (VARIABLE in plan.command.environment) == surely_listens
+    assert not surely_listens or injected(plan).recorder == "surrounded"
     assert "--capture-range=cudaProfilerApi" not in plan.command.argv
 
 
@@ -292,6 +294,7 @@ def test_recorders_inside_are_told_everything() -> None:
         output="runs/x.trace.json.gz",
         range="forward",
         memory=True,
+        shapes=True,
         python_stacks=True,
         stop=True,
     )
@@ -299,7 +302,8 @@ def test_recorders_inside_are_told_everything() -> None:
     inside = injected(plan)
     assert inside.output == str(Path("runs/x").absolute())
     assert (inside.recorder, inside.range_name, inside.stop) == ("torch", "forward", True)
-    assert (inside.memory, inside.python_stacks, inside.first_step) == (True, True, None)
+    assert (inside.memory, inside.shapes, inside.python_stacks) == (True, True, True)
+    assert inside.first_step is None
 
 
 @pytest.mark.usefixtures("ncu")
@@ -430,6 +434,7 @@ def test_without_nsys_the_program_s_python_decides(monkeypatch: pytest.MonkeyPat
         (f"{PYTHON} t.py", {"tool": "torch", "kernel": "x"}, "not support --kernel.*--with ncu"),
         (f"{PYTHON} t.py", {"tool": "torch", "level": "full"}, "does not support --level"),
         (f"{PYTHON} t.py", {"tool": "cupti", "python_stacks": True}, "--python-stacks"),
+        (f"{PYTHON} t.py", {"tool": "cupti", "shapes": True}, "--shapes.*--with torch"),
         (f"{PYTHON} t.py", {"tool": "torch", "tool_options": ["-x"]}, "--tool-option"),
         (f"{PYTHON} t.py", {"launch_count": 3}, "add --with ncu"),
         (f"{PYTHON} t.py", {"tool": "gprof"}, "no tool 'gprof'"),
@@ -764,7 +769,7 @@ os.write(1, line.encode())
 @pytest.mark.usefixtures("nsys")
 def test_below_mpirun_only_chosen_ranks_are_recorded() -> None:
     done = mpirun(*GPUSIGHT, "record", "--whole", "--rank", "1,3", "--", PYTHON, script(RANKED))
-    assert sorted(done.stdout.split()) == ["0", "1", "2", "3", *["False"] * 4]
+    assert sorted(done.stdout.split()) == ["0", "1", "2", "3", "False", "False", "True", "True"]
     assert sorted(p.name for p in Path().glob("*-rep")) == [
         "train.rank1.nsys-rep",
         "train.rank3.nsys-rep",

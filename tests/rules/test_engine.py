@@ -173,6 +173,15 @@ def test_a_fix_gives_no_more_than_it_may() -> None:
     assert run_rules(shown, [Says("one", capped, None)]).findings[0].recoverable_ns == 5_000
 
 
+def test_what_workers_still_take_stays_in_every_plan() -> None:
+    shown = timeline()
+    to_workers = finding(change=(as_graphs(),), floor_ns=shown.length_ns - 50_000)
+    results = run_rules(shown, [Says("input", to_workers), Says("faster", faster)])
+    assert [(found.rule, found.saved_ns) for found in results.findings] == [("input", 50_000)]
+    free = run_rules(shown, [Says("input", graphs), Says("faster", faster)])
+    assert sum(found.saved_ns or 0 for found in free.findings) > 500_000
+
+
 def test_the_first_gives_after_nothing_what_it_gives_alone() -> None:
     shown = timeline()
     capped = finding(change=(as_graphs(),), min_ns=shown.length_ns - 10_000)

@@ -56,7 +56,7 @@ STEP_MS = {
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [(None, "the GPU is unknown"), ("Some GPU", "no specifications of Some GPU are known")],
+    [(None, "the GPU is unknown"), ("Some GPU", "no specifications of `Some GPU` are known")],
 )
 def test_rules_that_need_a_known_gpu_are_named(name: str | None, why: str) -> None:
     capture = program([(GEMM, 200.0), (ADD, 20.0)])

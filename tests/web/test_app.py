@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -9,10 +10,15 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from gpusight.analysis.hotspots.flame_graph import flame_graph
+from gpusight.analysis.hotspots.stack_times import hotspots
 from gpusight.errors import UsageError
+from gpusight.render.html.flame_page import frame_columns
+from gpusight.results import NotApplicable
 from gpusight.trace.trace import Trace
 from gpusight.web.app import FILES, MAX_TIME_NS, MAX_WINDOW_BINS, MAX_WINDOW_TRACKS, RequestQuery
 from gpusight.web.loaded_capture import LoadedCapture
+from tests.analysis.hotspots.stack_traces import MS, loader_trace
 from tests.shared import REPOSITORY
 from tests.traces import build_trace
 from tests.web.serving import TOKEN, Asking, asking
@@ -353,3 +359,44 @@ def test_names_are_distinct_and_bounded() -> None:
         RequestQuery({"k": "a,b,c"}).names("k", 2, 5)
     with pytest.raises(UsageError, match="too long"):
         RequestQuery({"k": "x" * 13}).names("k", 2, 5)
+
+
+def test_a_stretch_of_time_has_a_flame_graph_that_is_that_of_hotspots() -> None:
+    trace = loader_trace()
+    window = {"start": 20 * MS, "end": 60 * MS}
+    with asking(loader_trace()) as client:
+        answer = client.answer("captures/0/flame", **window, of="idle", by="line")
+        made = hotspots(trace, of="idle", by="line", window=(20 * MS, 60 * MS))
+        assert not isinstance(made, NotApplicable)
+        assert answer["columns"] == json.loads(json.dumps(frame_columns(flame_graph(made))))
+        names, host = answer["columns"]["names"], answer["columns"]["host"]
+        assert "collate (train.py:88)" in names
+        assert host[0] == made.meta["idle_ns"]
+        launched = client.answer("captures/0/flame", **window, of="launches", by="function")
+        assert (
+            sum(
+                v
+                for v, p in zip(*(launched["columns"][k] for k in ("host", "parent")), strict=True)
+                if p < 0
+            )
+            == 2
+        )
+        nothing = client.answer("captures/0/flame", **window, of="memory", by="line")
+        assert nothing["columns"] is None
+        assert "nothing to show of: device memory allocated" in nothing["message"]
+        for wrong in (
+            {"of": "x", "by": "line"},
+            {"of": "idle", "by": "x"},
+            {"of": "y" * 99, "by": "line"},
+            {"of": "idle", "by": "line", "device": 9},
+        ):
+            status, _ = client.refusal("captures/0/flame", **window, **wrong)
+            assert status == 400
+
+
+def test_without_stacks_the_flame_graph_says_how_to_record_them(built: Asking) -> None:
+    answer = built.answer("captures/0/flame", **WHOLE, of="idle", by="line")
+    assert answer["columns"] is None
+    assert "gpusight record" in answer["message"]
+    ranges = built.answer("captures/0/flame", **WHOLE, of="idle", by="range")
+    assert "step_#" in ranges["columns"]["names"]

@@ -4,7 +4,7 @@
 import { startTheme, themeButton } from "../shared/theme";
 import { copyButtons } from "./code";
 import { startContents } from "./contents";
-import { startFlames } from "./flame";
+import { startFlames } from "../shared/flame";
 import { openTargets } from "./open";
 import { startPictures } from "./pictures";
 import { startSearches } from "./search";

@@ -2,7 +2,7 @@
 
 import { decodeWindow } from "./decode";
 import type {
-  CaptureInfo, CompareInfo, EventDetails, Findings, LedgerInfo, Measure, Overview, RanksInfo, SearchResult, Spot,
+  CaptureInfo, CompareInfo, EventDetails, Findings, FlameInfo, LedgerInfo, Measure, Overview, RanksInfo, SearchResult, Spot,
   TimeRange, TimelineWindow,
 } from "./types";
 
@@ -57,6 +57,13 @@ export class Client {
 
   measure(id: number, range: TimeRange, signal?: AbortSignal): Promise<Measure> {
     return this.json(`captures/${id}/measure`, stretch(range), signal);
+  }
+
+  /** Stacks of a time range as a flame graph, of all GPUs or one. */
+  flame(
+    id: number, range: TimeRange, of: string, by: string, device: string, signal?: AbortSignal,
+  ): Promise<FlameInfo> {
+    return this.json(`captures/${id}/flame`, { of, by, ...(device && { device }), ...stretch(range) }, signal);
   }
 
   findings(id: number, signal?: AbortSignal): Promise<Findings> {

@@ -1,6 +1,8 @@
 // What the server sends, and what the parts of the page pass to each other. Times are nanoseconds from
 // the capture's origin, as numbers: exact up to 104 days.
 
+import type { Columns } from "../shared/nodes";
+
 /** GET api/captures */
 export interface Overview {
   readonly captures: readonly CaptureState[];
@@ -157,6 +159,14 @@ export interface Measure {
     readonly by: readonly { readonly key: string; readonly ns: number; readonly count: number }[];
   }[];
   readonly kernels: readonly { readonly name: string; readonly count: number; readonly total_ns: number }[];
+}
+
+/** GET api/captures/{id}/flame?start=&end=&of=&by=&device= */
+export interface FlameInfo {
+  /** Null where there is nothing to show; `message` has the reason. */
+  readonly columns: Columns | null;
+  readonly message: string;
+  readonly notes: readonly string[];
 }
 
 /** GET api/captures/{id}/findings */

@@ -74,7 +74,7 @@ RULE_FIELDS = (
     Field("advised", "Advice", Fmt.COUNT, "Launches with advice or a warning"),
 )
 STACK_SOURCES = {
-    "gpusight": "samples of `gpusight record --stacks`",
+    "gpusight": "samples of `gpusight record`",
     "nsys-python": "Python samples of nsys",
     "nsys-cpu": "CPU samples of nsys",
     "nsys-cuda-backtrace": "backtraces of CUDA calls",

@@ -212,8 +212,14 @@ def window(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
         ],
     }
     names = unique_short_names(kernel.name for kernel in measured.kernels)
+    longest = _longest_launches(trace, start_ns, end_ns) if measured.kernels else {}
     answer["kernels"] = [
-        {"name": quoted(names[k.name]), "ms": milliseconds(k.total_ns), "count": k.count}
+        {
+            "name": quoted(names[k.name]),
+            "ms": milliseconds(k.total_ns),
+            "count": k.count,
+            "longest": f"kernels:{longest[k.name]}",
+        }
         for k in measured.kernels[:10]
     ]
     events = [
@@ -226,6 +232,20 @@ def window(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
         for event in longest_events(trace, start_ns, end_ns, _MAX_EVENTS)
     ]
     return page(answer, "longest_events", events, first_row(given))
+
+
+def _longest_launches(trace: Trace, start_ns: int, end_ns: int) -> dict[str, int]:
+    """Give the row of the longest launch of each kernel in a stretch of time."""
+    import polars as pl
+
+    launches = (
+        trace.table("kernels", ["start_ns", "end_ns", "name"])
+        .with_row_index("row")
+        .filter((pl.col("start_ns") < end_ns) & (pl.col("end_ns") > start_ns))
+        .sort(pl.col("start_ns") - pl.col("end_ns"), maintain_order=True)
+        .unique("name", keep="first", maintain_order=True)
+    )
+    return dict(launches.select(pl.col("name").cast(pl.String), "row").iter_rows())
 
 
 def record(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:

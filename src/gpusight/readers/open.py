@@ -85,7 +85,7 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
     with reading(location):
         protect_capture(location)
         files = file_status(location)
-        inner = _with_stacks(_source(location, cache=cache), location)
+        inner = _with_stacks(capture_source(location, cache=cache), location)
         source = GuardedSource(inner, location, files)
         if cache:
             from gpusight.readers.column_cache import CachedSource
@@ -100,9 +100,14 @@ def open_trace(path: str | os.PathLike[str], *, cache: bool = True) -> Trace:
         return trace
 
 
+def stacks_path(capture: Path) -> Path:
+    """Return where the sampled stacks of a capture are."""
+    return capture.with_name(capture.name + STACKS_SUFFIX)
+
+
 def _with_stacks(source: TraceSource, capture: Path) -> TraceSource:
     """Add the stacks that the recorder sampled, where they are next to the capture."""
-    path = capture.with_name(capture.name + STACKS_SUFFIX)
+    path = stacks_path(capture)
     try:
         if not path.is_file():
             return source
@@ -119,7 +124,8 @@ def _with_stacks(source: TraceSource, capture: Path) -> TraceSource:
     return StackedSource(source, path)
 
 
-def _source(path: Path, *, cache: bool) -> TraceSource:
+def capture_source(path: Path, *, cache: bool) -> TraceSource:
+    """Choose the reader of a capture, without the files next to it."""
     if path.is_dir():
         return _nsys_source(_folder_tables(path))
     if not path.exists():

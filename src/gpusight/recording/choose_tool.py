@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gpusight.errors import RecordError, UsageError
 from gpusight.recording.inside.cuda_driver import DEVICE_FILES
 from gpusight.recording.inside.environment import surrounding_profiler
+from gpusight.recording.inside.stack_sampler import DEFAULT_HZ
 from gpusight.recording.nsys_command import CAPTURE_RANGE, DELAY, DURATION
 from gpusight.recording.programs import (
     CONTAINERS,
@@ -35,6 +36,7 @@ _GPU_SIGNS = (*DEVICE_FILES, "/proc/driver/nvidia/version")
 _SUPPORTED_BY = {
     "gpu_metrics": ("--gpu-metrics", (Tool.NSYS,)),
     "memory": ("--memory", (Tool.NSYS, Tool.TORCH, Tool.CUPTI)),
+    "shapes": ("--shapes", (Tool.TORCH,)),
     "python_stacks": ("--python-stacks", (Tool.NSYS, Tool.TORCH)),
     "stacks_hz": ("--stacks", (Tool.NSYS, Tool.TORCH, Tool.CUPTI)),
     "graph_nodes": ("--graph-nodes", (Tool.NSYS, Tool.CUPTI, Tool.TORCH)),
@@ -160,11 +162,21 @@ def is_recorder_injected(request: RecordRequest, choice: ToolChoice) -> bool:
     return choice.is_inside or request.steps is not None or choice.windowed
 
 
-def chosen_stacks_hz(request: RecordRequest, program: ProgramInfo) -> float | None:
-    """Return how often stacks are sampled in the program; None: never."""
+def chosen_stacks_hz(
+    request: RecordRequest, choice: ToolChoice, program: ProgramInfo
+) -> float | None:
+    """Return how often stacks are sampled in the program; None: never.
+
+    By default where Python surely runs, or our recorder is in the program anyway.
+    """
+    can_sample = program.kind is not ProgramKind.BINARY and program.deaf_flag is None
+    if request.stacks_hz is None:
+        is_python = program.kind is ProgramKind.PYTHON or is_recorder_injected(request, choice)
+        by_default = can_sample and is_python and choice.tool is not Tool.NCU
+        return float(DEFAULT_HZ) if by_default else None
     if not request.stacks_hz:
         return None
-    if program.kind is ProgramKind.BINARY or program.deaf_flag is not None:
+    if not can_sample:
         hint = "remove --stacks"
         if program.deaf_flag is not None:
             hint = f"remove {program.deaf_flag}, which ignores PYTHONPATH and sitecustomize"

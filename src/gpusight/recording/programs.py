@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 from gpusight.errors import RecordError
+from gpusight.recording.inside.stack_sampler import LAUNCHING
 from gpusight.recording.request import Tool
 
 if TYPE_CHECKING:
@@ -293,9 +294,9 @@ def options_of(request: RecordRequest) -> list[str]:
         "--level": level,
         "--rank": str(request.ranks),
         "--stacks": f"{request.stacks_hz:g}" if request.stacks_hz else None,
-        "--stacks-threads": request.stacks_threads if request.stacks_hz else None,
+        "--stacks-threads": request.stacks_threads if request.stacks_threads != LAUNCHING else None,
     }
-    recorded = ("memory", "gpu_metrics", "python_stacks", "graph_nodes")
+    recorded = ("memory", "gpu_metrics", "shapes", "python_stacks", "graph_nodes")
     flags = ("whole", "pace", *recorded, "stop", "overwrite")
     options = [f"{name}={value}" for name, value in valued.items() if value is not None]
     options += [f"--{name.replace('_', '-')}" for name in flags if getattr(request, name)]

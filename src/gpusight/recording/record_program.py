@@ -391,7 +391,7 @@ def _command(
         return ToolCommand(per_rank(request, program, tool, produces), produces)
     else:
         command = _tool_command(request, choice, output)
-    hz = chosen_stacks_hz(request, program)
+    hz = chosen_stacks_hz(request, choice, program)
     plan = _recorder_plan(request, choice, output, hz)
     if not is_recorder_injected(request, choice):
         if hz is None:
@@ -459,6 +459,7 @@ def _recorder_plan(
         duration_s=request.duration_s,
         ranks=None if ranks is None else tuple(sorted(ranks)),
         memory=request.memory,
+        shapes=request.shapes,
         python_stacks=request.python_stacks,
         stacks_hz=stacks_hz,
         stacks_threads=request.stacks_threads,

@@ -122,10 +122,12 @@ class RecordRequest:
     """Run the program without a profiler before, for a limited time, to measure its pace."""
     memory: bool = False
     gpu_metrics: bool = False
+    shapes: bool = False
+    """Input shapes of operators, with torch.profiler."""
     python_stacks: bool = False
     graph_nodes: bool = False
     stacks_hz: float | None = None
-    """How often Python stacks are sampled inside the program; None or 0: never."""
+    """How often Python stacks are sampled inside the program; None: the default; 0: never."""
     stacks_threads: str = LAUNCHING
     ranks: Ranks = Ranks()
     stop: bool = False

@@ -12,6 +12,7 @@ from gpusight.units import format_bytes, format_share, format_time
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from gpusight.analysis.ranks.communication import ExposedCollective
     from gpusight.analysis.ranks.job_ranks import JobRanks
 
 
@@ -70,27 +71,29 @@ def exposed_table(job: JobRanks, most: int) -> Iterator[TableResult]:
     if job.communication is None:
         return
     min_ns = _MIN_EXPOSED_SHARE * float(job.meta["step_ns"])
-    listed = [one for one in job.communication.collectives if one.exposed_ns >= min_ns]
+    every = job.communication.collectives
+    listed = [entry for entry in every if entry.exposed_ns >= min_ns]
+    several = {(entry.kind, entry.bytes) for entry in every if (entry.number or 0) > 1}
     rows = [
         (
-            _name(one.kind, one.bytes, one.number),
-            one.per_step,
-            one.duration_ns,
-            one.exposed_ns,
-            one.wait_ns,
-            1 - min(1.0, one.exposed_ns / one.duration_ns) if one.duration_ns else None,
-            one.reason,
+            _name(entry, numbered=(entry.kind, entry.bytes) in several),
+            entry.per_step,
+            entry.duration_ns,
+            entry.exposed_ns,
+            entry.wait_ns,
+            1 - min(1.0, entry.exposed_ns / entry.duration_ns) if entry.duration_ns else None,
+            entry.reason,
         )
-        for one in listed[:most]
+        for entry in listed[:most]
     ]
     if rows:
         more = f" ({len(rows)} of {len(listed)})" if len(listed) > len(rows) else ""
         yield _table("exposed", f"Exposed collectives, per step{more}", EXPOSED_FIELDS, rows)
 
 
-def _name(kind: str, size: int | None, number: int | None) -> str:
-    text = kind if size is None else f"{kind} {format_bytes(size)}"
-    return text if number is None else f"{text} #{number}"
+def _name(entry: ExposedCollective, *, numbered: bool) -> str:
+    text = entry.kind if entry.bytes is None else f"{entry.kind} {format_bytes(entry.bytes)}"
+    return f"{text} #{entry.number}" if numbered and entry.number is not None else text
 
 
 def overlap_text(job: JobRanks) -> str | None:
@@ -106,13 +109,13 @@ def overlap_text(job: JobRanks) -> str | None:
 
 
 def _stage_table(job: JobRanks) -> Iterator[TableResult]:
-    found = job.balance.pipeline if job.balance else None
-    if found is None:
+    pipeline = job.balance.pipeline if job.balance else None
+    if pipeline is None:
         return
-    rows = [(s.stage, _listed(s.ranks), s.compute_ns, s.bubble_ns) for s in found.stages]
-    bubble, ideal = (format_share(x) for x in (found.bubble_share, found.ideal_bubble_share))
-    count = f"{found.microbatches:g} microbatch{'es' * (found.microbatches != 1)}"
-    slow = format_time(found.imbalance_ns, digits=3)
+    rows = [(s.stage, _listed(s.ranks), s.compute_ns, s.bubble_ns) for s in pipeline.stages]
+    bubble, ideal = (format_share(x) for x in (pipeline.bubble_share, pipeline.ideal_bubble_share))
+    count = f"{pipeline.microbatches:g} microbatch{'es' * (pipeline.microbatches != 1)}"
+    slow = format_time(pipeline.imbalance_ns, digits=3)
     title = (
         f"Pipeline: {len(rows)} stages, {count}, bubble {bubble} of the step (ideal {ideal}), "
         f"slowest stage +{slow}"

@@ -180,7 +180,7 @@ def _by_kind(
 def _max_saved_ns(context: RuleContext, match: RuleMatch) -> float:
     """Return the most that a fix can save when it is the only one."""
     total_ns = float(context.replay.unchanged.total_ns)
-    return total_ns if match.min_ns is None else max(0.0, total_ns - match.min_ns)
+    return max(0.0, total_ns - max(match.min_ns or 0.0, match.floor_ns))
 
 
 class _PlanReplays:
@@ -209,13 +209,14 @@ class _PlanReplays:
         return self._known[rules]
 
     def min_ns(self, *cases: _Case) -> float:
-        """Return the GPU time that fixes leave: no plan makes the time shorter.
+        """Return the GPU time that fixes leave, or their floor: no plan makes the time shorter.
 
         An estimate without a replay may be of GPU time, unless its rule sets a least time.
         """
         estimates = (c for c in cases if not c.match.change and c.match.min_ns is None)
         estimated_ns = sum(case.alone_ns or 0.0 for case in estimates)
-        return max(0.0, self.context.replay.busy_ns(self.run(*cases)) - estimated_ns)
+        floor_ns = max(case.match.floor_ns for case in cases)
+        return max(floor_ns, self.context.replay.busy_ns(self.run(*cases)) - estimated_ns)
 
 
 def _plan(replays: _PlanReplays, cases: Sequence[_Case]) -> tuple[list[_Case], list[_Case]]:

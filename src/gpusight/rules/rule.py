@@ -67,6 +67,9 @@ class RuleMatch:
     """Time of the sample that the fix saves, where it cannot be replayed; None for no estimate."""
     min_ns: float | None = None
     """The fix cannot make the sample shorter than this (one worker that loads data)."""
+    floor_ns: float = 0.0
+    """With the fix, the sample takes this long whatever else is fixed: what moves elsewhere, such
+    as to workers, takes that time there."""
     measured_ns: float | None = None
     """Time of the sample that the problem takes. A large one is listed even if the replay shows no
     gain: the gain is unknown then."""

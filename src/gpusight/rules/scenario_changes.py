@@ -113,9 +113,9 @@ def _limit_notes(context: RuleContext, result: WhatIf, scenarios: Sequence[Scena
         match = (
             _match_of(context, scenario.target) if scenario.verb is ScenarioAction.APPLY else None
         )
-        if match is None or match.min_ns is None:
+        if match is None or (match.min_ns is None and not match.floor_ns):
             continue
-        limit_ns = max(0.0, result.unchanged_ns - match.min_ns)
+        limit_ns = max(0.0, result.unchanged_ns - max(match.min_ns or 0.0, match.floor_ns))
         if change.alone_ns > (1 + _MIN_DIFFERENCE) * limit_ns:
             limit = format_time(limit_ns / result.per_step, digits=3)
             notes.append(

@@ -29,6 +29,7 @@ from gpusight.results import NotApplicable
 from gpusight.rules.context import preload_tables, process_names, sample_steps, whole_ledger
 from gpusight.rules.diagnosis import COMMAND, ReplayFacts, TimelineDiagnosis
 from gpusight.rules.engine import MAX_REPLAY_ERROR, run_timeline_rules
+from gpusight.rules.formatting import quoted_name
 from gpusight.rules.locations import CANDIDATES, events_named
 from gpusight.rules.patterns.host_gaps import launching_thread
 from gpusight.rules.registry import select_rules, timeline_rules
@@ -134,7 +135,11 @@ def sample_notes(context: RuleContext, selection: Selection) -> list[str]:
 def _unknown_gpu_note(gpu: str | None, lacking: Mapping[str, str]) -> list[str]:
     """Name the rules that need to know the GPU, where the capture does not name a known one."""
     rules = [rule for rule, why in lacking.items() if why in (UNKNOWN_PEAKS, UNKNOWN_SMS)]
-    why = "the GPU is unknown" if gpu is None else f"no specifications of {gpu} are known"
+    why = (
+        "the GPU is unknown"
+        if gpu is None
+        else f"no specifications of {quoted_name(gpu)} are known"
+    )
     return [f"{why}: not evaluated: {', '.join(rules)}"] if rules else []
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from gpusight.sharing.known_words import kept_words, made_of, vendor_words
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
     from pathlib import Path
     from typing import TypeAlias
 
@@ -103,6 +103,21 @@ class LeakScan:
     hidden: tuple[tuple[Category, str], ...] = field(default=(), repr=False)
     """Values that were left out, to be looked for in the copy; never shown."""
     notes: tuple[str, ...] = ()
+    numbers: Mapping[int, int] | None = field(default=None, repr=False)
+    """What processes and threads are called in the copy; None where they keep their numbers."""
+
+
+def joined(scan: LeakScan, other: LeakScan) -> LeakScan:
+    """Add what was found in a file next to the capture."""
+    order = list(Category)
+    leaks = sorted((*scan.leaks, *other.leaks), key=lambda leak: order.index(leak.category))
+    return replace(
+        scan,
+        leaks=tuple(leaks),
+        suspects=(*scan.suspects, *other.suspects),
+        hidden=(*scan.hidden, *other.hidden),
+        notes=(*scan.notes, *other.notes),
+    )
 
 
 class Cleaner(Protocol):

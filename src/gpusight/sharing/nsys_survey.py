@@ -14,6 +14,7 @@ from gpusight.pace import MESSAGE, Pace
 from gpusight.readers.nsys.native_container import NsysContainer
 from gpusight.readers.nsys.sqlite_export import SqliteTables
 from gpusight.readers.protobuf_wire import child, children, integer, text
+from gpusight.recording.inside.stack_sampler import CLOCK_MESSAGE
 from gpusight.sharing.hashed_names import hash_kernel, hash_range
 from gpusight.sharing.known_words import described, is_call
 from gpusight.sharing.leak_report import Category, Treatment, without_homes
@@ -26,6 +27,7 @@ from gpusight.sharing.nsys_allow_list import (
     SharedColumnKind,
     TextRole,
 )
+from gpusight.sharing.share_stacks import shared_mark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -114,6 +116,8 @@ class TextCleaner:
             return described(text)
         if text.startswith(MESSAGE) and (pace := _pace_mark(text)):
             return pace
+        if text.startswith(CLOCK_MESSAGE) and (mark := shared_mark(text, self._options.salt)):
+            return mark
         if role is TextRole.OVERHEAD:
             # What follows is a file: dlopen(/home/…/libmine.so).
             text = text.partition("(")[0]
@@ -220,7 +224,8 @@ class NsysSurvey:
             self._scan_table(table)
         self._add_threads()
         ranked = sorted(self._numbers - {0})
-        self._ranks = dict(zip(ranked, range(1, len(ranked) + 1), strict=True)) | {0: 0}
+        self.numbers = dict(zip(ranked, range(1, len(ranked) + 1), strict=True)) | {0: 0}
+        """What processes and threads are called in the copy."""
 
     def shifted(self, times: pl.Series) -> pl.Series:
         """Count times that reveal the date from the first event that has such a time."""
@@ -238,7 +243,7 @@ class NsysSurvey:
     def pid(self, pids: pl.Series) -> pl.Series:
         """Replace the numbers of processes."""
         old = pids.unique().drop_nulls()
-        new = pl.Series([self._ranks.get(number) for number in old.to_list()], dtype=pl.Int64)
+        new = pl.Series([self.numbers.get(number) for number in old.to_list()], dtype=pl.Int64)
         return pids.replace_strict(old, new, default=None, return_dtype=pl.Int64)
 
     def own(self, ids: pl.Series) -> pl.Series:
@@ -248,7 +253,7 @@ class NsysSurvey:
 
     def _renumber(self, number: int) -> int:
         bits = number & _WORD
-        pid, tid = self._ranks[bits >> 24 & _BITS], self._ranks[bits & _BITS]
+        pid, tid = self.numbers[bits >> 24 & _BITS], self.numbers[bits & _BITS]
         new = bits >> 48 << 48 | pid << 24 | tid
         return new - (1 << 64) if new >> 63 else new
 

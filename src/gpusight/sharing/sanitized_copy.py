@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from gpusight.output_files import staged, write_file
 from gpusight.pace import read_sidecar, sidecar_path
 from gpusight.readers.file_blocks import FileBlocks, head_of
 from gpusight.readers.guarded_source import reading
-from gpusight.readers.open import nsys_tables, open_trace
+from gpusight.readers.open import nsys_tables, open_trace, stacks_path
 from gpusight.sharing.leak_report import (
     OF_PEOPLE,
     TAKES,
@@ -26,8 +26,10 @@ from gpusight.sharing.leak_report import (
     ShareOptions,
     Treatment,
     identifying_values,
+    joined,
 )
 from gpusight.sharing.share_nsys import NsysCleaner
+from gpusight.sharing.share_stacks import stacks_copy
 from gpusight.sniff import BASELINE, JAX_PLANE, NCU_REPORT, NSYS_REPORT
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ _BLOCKS_AT_ONCE = 16
 _NAMED_BY_CLOCK = re.compile(r"\d{10}")
 """In names that profilers make of host, process and time: `node7_4711.1700000000000.pt.trace`."""
 _ANY_STEM = "capture"
+_STACKS_NOTE = "the sampled stacks are in {}: send both files"
 _PACE_NOTE = "the step time without the profiler is in {}: send both files"
 
 
@@ -83,6 +86,8 @@ def check(capture: Path, options: ShareOptions) -> SharedCopy:
     """List what a capture would reveal; write nothing."""
     with reading(capture):
         scan = cleaner_of(capture, TO[0]).scan(options)
+        stacks = stacks_copy(capture, options, scan.numbers)
+        scan = scan if stacks is None else joined(scan, stacks[1])
     return SharedCopy(
         capture,
         scan.leaks,
@@ -109,15 +114,22 @@ def share(
         pace = read_sidecar(capture)
         with staged(target, replace=False) as part:
             scan = cleaner.write(part, options, name=target.name)
+        notes: list[str] = []
         if pace is not None:
             write_file(sidecar_path(target), f"{pace.to_text()}\n".encode())
-        notes = () if pace is None else (_PACE_NOTE.format(sidecar_path(target).name),)
+            notes.append(_PACE_NOTE.format(sidecar_path(target).name))
+        stacks = stacks_copy(capture, options, scan.numbers)
+        if stacks is not None:
+            scan = joined(scan, stacks[1])
+        if stacks is not None and stacks[0]:
+            write_file(stacks_path(target), stacks[0])
+            notes.append(_STACKS_NOTE.format(stacks_path(target).name))
         return SharedCopy(
             capture,
             scan.leaks,
             options.hash_names,
             path=target,
-            remains=tuple(_leftovers(scan, target)),
+            remains=tuple(_leftovers(scan, target, b"" if stacks is None else stacks[0])),
             suspects=scan.suspects,
             notes=(*scan.notes, *notes),
             bytes_before=_size(capture),
@@ -178,7 +190,7 @@ def _check_target(capture: Path, target: Path, cleaner: Cleaner, form: str) -> N
         raise UsageError(f"{target} is the capture itself", hint="choose another name for -o")
     if not resolved.parent.is_dir():
         raise UsageError(f"there is no folder {target.parent}", hint="create it first")
-    for path in (target, sidecar_path(target)):
+    for path in (target, sidecar_path(target), stacks_path(target)):
         if path.exists() or path.is_symlink():
             raise UsageError(f"{path} exists already", hint="choose another name for -o")
     if form == "parquet" and cleaner.suffixes == (".parquet",):
@@ -192,14 +204,15 @@ def _check_target(capture: Path, target: Path, cleaner: Cleaner, form: str) -> N
         )
 
 
-def _leftovers(scan: LeakScan, target: Path) -> Iterator[Leak]:
-    """Search the copy, and its name, for the removed values."""
+def _leftovers(scan: LeakScan, target: Path, stacks: bytes = b"") -> Iterator[Leak]:
+    """Search the copy, its name and its stacks for the removed values."""
     values = identifying_values(scan.hidden)
     needles = {value[:_MAX_NEEDLE_BYTES]: category for value, category in values.items()}
     # A capture is named after its command line: only the owner's name would be private.
     people = {value: c for value, c in needles.items() if c in OF_PEOPLE}
     file_name = target.name.encode("utf-8", "surrogateescape")
-    yield from _counted("names that are kept", _contents(target), needles)
+    contents = chain(_contents(target), [stacks] if stacks else [])
+    yield from _counted("names that are kept", contents, needles)
     yield from _counted("name of the file", [file_name], people)
 
 

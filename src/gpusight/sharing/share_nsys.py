@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import adbc_driver_manager
@@ -359,7 +360,7 @@ class _Copy:
         if sink is not None:
             self._write_known(sink)
             sink.close()
-        return self._tally.scan(self._raw.notes())
+        return replace(self._tally.scan(self._raw.notes()), numbers=self._survey.numbers)
 
     def _named(self) -> Iterator[tuple[str, pl.DataFrame]]:
         """Return the texts that are referred to, and the threads, whose names are texts too."""

@@ -16,8 +16,10 @@ from gpusight.readers import chrome_source
 from gpusight.readers.chrome_events import ChromeEvent, EventReader
 from gpusight.readers.chrome_scan import NOT_JSON
 from gpusight.readers.file_blocks import FileBlocks
+from gpusight.recording.inside.stack_sampler import METADATA_KEY as METADATA_OF_STACKS
 from gpusight.sharing.known_words import described, is_profiler_label
 from gpusight.sharing.leak_report import TAKES, Category, LeakTally, Treatment
+from gpusight.sharing.share_stacks import shared_session
 from gpusight.sharing.torch_values import (
     ARGUMENTS,
     CATEGORIES,
@@ -71,6 +73,9 @@ class TraceHeader:
             kept["distributedInfo"] = self._job(header["distributedInfo"])
         with contextlib.suppress(ValueError):  # damaged: then it is removed as any unknown key
             kept[METADATA_KEY] = Pace.from_values(header.get(METADATA_KEY)).document()
+        session = shared_session(header.get(METADATA_OF_STACKS), self._values.salt)
+        if session is not None:
+            kept[METADATA_OF_STACKS] = {"session": session}
         for key in (key for key in header if key not in kept):
             if key in REMOVED_TOP:
                 value = header[key]

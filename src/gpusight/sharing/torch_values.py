@@ -213,14 +213,14 @@ def short_frame(name: str) -> str:
         if name.startswith("<") or _MODULE.fullmatch(name):
             return name
         return " ".join(file_name(word) if "/" in word else word for word in name.split(" "))
-    return f"{_short_path(match['file'])}({match['line']}): {match['function']}"
+    return f"{short_path(match['file'])}({match['line']}): {match['function']}"
 
 
 def hide_frame(name: str, salt: bytes) -> str:
     """Hash a Python frame but for the line, and for what is PyTorch's or Python's own."""
     match = _FRAME.fullmatch(name)
     if match is not None:
-        path = _hidden_path(_short_path(match["file"]), salt)
+        path = hidden_path(short_path(match["file"]), salt)
         return f"{path}({match['line'][:7]}): {hash_range(match['function'], salt)}"
     match = _MODULE.fullmatch(name)
     if match is not None:
@@ -231,7 +231,8 @@ def hide_frame(name: str, salt: bytes) -> str:
     return hash_range(name, salt)
 
 
-def _short_path(path: str) -> str:
+def short_path(path: str) -> str:
+    """Shorten a path to the file, or to where it lies in a public package."""
     if path.startswith("<"):  # code without a file, such as <string>
         return path
     shown = shown_file(path) or ""
@@ -244,7 +245,8 @@ def _short_path(path: str) -> str:
     return _HIDDEN_FOLDER + file_name(shown)
 
 
-def _hidden_path(path: str, salt: bytes) -> str:
+def hidden_path(path: str, salt: bytes) -> str:
+    """Hash a shortened path but for the folders of public packages."""
     if _GENERATED.fullmatch(path):
         return f"zz/c{''.join(hash_text(path[i:], salt) for i in range(3))}.py"
     return "/".join(_hidden_part(part, salt) for part in path.split("/"))
@@ -334,7 +336,7 @@ class ValueWriter:
     def __init__(self, options: ShareOptions, tally: LeakTally) -> None:
         self._tally = tally
         self._hashed = options.hash_names
-        self._salt = options.salt or secrets.token_bytes(32)
+        self.salt = options.salt or secrets.token_bytes(32)
         self._memos: dict[Any, _Memo] = {}
         self._tracks: dict[str, int] = {}
         self._shift_us: int | None = None
@@ -414,7 +416,7 @@ class ValueWriter:
         text = text_of(raw)
         if text is None:
             return _NULL
-        cleaned = naming.clean(text, self._salt if self._hashed else None)
+        cleaned = naming.clean(text, self.salt if self._hashed else None)
         changed = Treatment.HASHED if self._hashed else Treatment.SHORTENED
         treatment = Treatment.KEPT if cleaned == text else changed
         self._tally.add(naming.category, where, treatment, text)
@@ -444,7 +446,7 @@ class ValueWriter:
         """Hash a text that stands in no copy; equal ones stay equal."""
         self._tally.add(category, where, Treatment.HASHED, text)
         self._tally.hide(category, text)
-        return _json(hash_text(text, self._salt))
+        return _json(hash_text(text, self.salt))
 
     def _concrete(self, where: str, raw: bytes) -> bytes:
         value = _value_of(raw)

@@ -12,15 +12,17 @@ import msgspec
 import numpy as np
 
 from gpusight.analysis.capture_info import device_names
+from gpusight.analysis.hotspots.flame_graph import flame_graph
+from gpusight.analysis.hotspots.stack_times import hotspots
 from gpusight.analysis.ledger.ledger_entries import IDLE
 from gpusight.analysis.profiler_correction import correction_of, without_profiler
 from gpusight.analysis.recording_advice import advice_for
-from gpusight.analysis.selection import EVERYTHING, GPU_WORK
+from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
 from gpusight.analysis.steps.step_window import step_window
 from gpusight.comparison.build_digest import make_digest
 from gpusight.comparison.compare_digests import compare
 from gpusight.comparison.inputs import digests_of
-from gpusight.errors import MissingDataError
+from gpusight.errors import MissingDataError, UsageError
 from gpusight.render.cell_text import safe_text, show
 from gpusight.render.comparison_tables import comparison_sections
 from gpusight.render.diagnosis_summary import (
@@ -32,6 +34,7 @@ from gpusight.render.diagnosis_summary import (
     timeline_gain,
 )
 from gpusight.render.explanation import evidence_value, gain_phrase, gain_text
+from gpusight.render.html.flame_page import frame_columns
 from gpusight.render.table_layout import sentence
 from gpusight.results import NotApplicable
 from gpusight.rules.diagnosis import (
@@ -56,6 +59,7 @@ from gpusight.web.payloads import (
     EventDetails,
     FindingInfo,
     FindingsInfo,
+    FlameInfo,
     LedgerInfo,
     LinkedEvent,
     MetricInfo,
@@ -369,6 +373,20 @@ def _entries(line: LedgerLine, focus: StepWindow) -> tuple[EntryInfo, ...]:
         EntryInfo(COLORS[code], int(ns[code]), float(ns[code] / focus.length_ns))
         for code in np.flatnonzero(ns)
     )
+
+
+def flame_payload(
+    trace: Trace, window: tuple[int, int], of: str, by: str, device: int | None
+) -> FlameInfo:
+    """Make the flame graph of a stretch of time, with its recorded times."""
+    made = hotspots(trace, Selection(device=device), of=of, by=by, window=window)
+    if isinstance(made, NotApplicable):
+        return FlameInfo(None, safe_text(sentence(made)))
+    try:
+        graph = flame_graph(made)
+    except UsageError as error:  # nothing of it in this time
+        return FlameInfo(None, safe_text(str(error)))
+    return FlameInfo(frame_columns(graph), notes=tuple(map(safe_text, made.notes)))
 
 
 _METRICS = "metrics"

@@ -201,6 +201,17 @@ def measure(request: RouteRequest) -> object:
     return replace(measurement, devices=devices, kernels=kernels)
 
 
+def flame(request: RouteRequest) -> object:
+    """Give the stacks of a stretch of time as a flame graph, of all GPUs or one."""
+    from gpusight.web.analysis_payloads import flame_payload
+
+    query = request.query
+    device = query.whole("device", -1, _MAX_ROW, default=-1)
+    of, by = (query.text(name, _MAX_SHOWN_CHARS) for name in ("of", "by"))
+    trace = request.served.timeline.trace
+    return flame_payload(trace, query.stretch(), of, by, None if device < 0 else device)
+
+
 def findings(request: RouteRequest) -> object:
     """Return the findings as a plan."""
     return request.served.findings
@@ -241,6 +252,7 @@ ROUTES: dict[str, RouteHandler] = {
     "/search": search,
     "/next": following,
     "/measure": measure,
+    "/flame": flame,
     "/findings": findings,
     "/ledger": ledger,
     "/ranks": ranks,

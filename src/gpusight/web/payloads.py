@@ -13,7 +13,7 @@ from gpusight.render.cell_text import safe_text
 from gpusight.render.charts.chart_colors import COLORS, HOST_COLORS, color_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gpusight.render.charts.chart_colors import Color
     from gpusight.viewer.track_data import EventPosition, TimelineTrack
@@ -162,6 +162,16 @@ class DeviceInfo:
     device: int
     name: str
     entries: Sequence[EntryInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class FlameInfo:
+    """The frames of a flame graph, or why there are none."""
+
+    columns: Mapping[str, object] | None
+    """As `frame_columns` writes them for pages."""
+    message: str = ""
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

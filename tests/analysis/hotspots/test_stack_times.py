@@ -153,7 +153,7 @@ def test_totals_are_those_of_the_ledger(path: Path, by: str) -> None:
 def test_without_stacks_one_sentence_says_how_to_record_them() -> None:
     with pytest.raises(gs.GpusightError, match="no stacks") as caught:
         gs.hotspots(loader_trace(stack_samples=[]))
-    assert "gpusight record --stacks" in caught.value.hint
+    assert "gpusight record" in caught.value.hint
 
 
 def test_host_time_alone() -> None:

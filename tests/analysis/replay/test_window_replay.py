@@ -130,6 +130,23 @@ def test_without_synchronization_the_host_runs_ahead() -> None:
     assert outcome.saved_ns > 8 * TAIL_NS
 
 
+def test_work_launched_before_the_recording_runs_before_that_launched_in_it() -> None:
+    """torch.profiler starts while the GPU is behind: kernels come without their calls."""
+    run = simulate(launches(60, before_ns=2 * US, gpu_ns=40 * US))
+    first = run.calls[30]["start_ns"] - US
+    run.calls[:] = [call for call in run.calls if call["start_ns"] >= first]
+    trace = trace_of(run)
+    schedule = build_schedule(trace, first, run.end_ns)
+    replay = Replay(schedule, host_time(trace, schedule))
+    unknown = schedule.ops.call < 0
+    assert 20 < np.count_nonzero(unknown) < 31
+    assert replay.unchanged.total_ns == replay.measured_ns
+    assert replay.program.stream_gap_ns.min() >= 0
+    own = np.flatnonzero(~unknown)
+    outcome = replay.run(changes.set_duration(own, replay.program.duration_ns[own] // 4))
+    assert outcome.saved_ns == pytest.approx(len(own) * 30 * US, rel=0.02)
+
+
 def test_one_thread_that_waits_for_another_is_one_chain() -> None:
     replay = replayed(PROGRAMS["autograd"])
     assert set(replay.schedule.calls.host_thread) == {0}

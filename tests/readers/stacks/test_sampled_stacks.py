@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from gpusight.readers.stacks import sampled_stacks
 from gpusight.readers.stacks.sampled_stacks import StackedSource
 from gpusight.readers.tables import FrameSource, as_table
 from gpusight.recording.inside import stack_sampler as stacks
@@ -199,3 +200,26 @@ def test_any_bytes_are_read_or_left_out(seed: int, tmp_path: Path) -> None:
     data = b"".join(edited)
     trace = opened(tmp_path, data if seed % 4 else data[: rng.randrange(len(data))])
     trace.validate()
+
+
+def test_a_hostile_file_takes_no_more_than_a_large_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampled_stacks, "_MAX_FRAMES", 10)
+    monkeypatch.setattr(sampled_stacks, "_MAX_PROCESSES", 3)
+    monkeypatch.setattr(stacks, "MAX_CHUNKS", 30)
+    for number, (data, why) in enumerate(
+        {
+            process() + table() * 4: "more than 10 frames",
+            process() * 4: "more processes",
+            (process() + chunk(stacks.END, b"{}") * 20) * 2: "more processes or chunks",
+        }.items()
+    ):
+        (tmp_path / str(number)).mkdir()
+        trace = opened(tmp_path / str(number), data)
+        assert not trace.has("stack_samples")
+        assert why in trace.meta.notes[0]
+    (tmp_path / "one").mkdir()
+    trace = opened(tmp_path / "one", WHOLE + chunk(stacks.END, b"{}") * 40)
+    assert trace.stack_samples.height == 3
+    assert "is damaged" in trace.meta.notes[-1]

@@ -16,6 +16,7 @@ from gpusight.recording.collect_stacks import collect_stacks, stacks_path
 from gpusight.recording.inside.environment import REPORT_VARIABLE
 from gpusight.recording.inside.stack_sampler import MAGIC, PROCESS, SESSION_VARIABLE, json_chunk
 from tests.recording.inside.inside_runs import Ran, TorchPrograms, run
+from tests.shared import REPOSITORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,6 +83,14 @@ def test_steps_of_a_module_are_recorded_and_end_it(folder: Path) -> None:
     assert "trained" not in done.out
     assert done.files == [TRACE]
     assert done.steps(TRACE) == ["ProfilerStep#1", "ProfilerStep#2"]
+
+
+@pytest.mark.parametrize("shapes", [False, True])
+def test_shapes_are_recorded_where_they_are_wanted(folder: Path, shapes: bool) -> None:
+    own = (REPOSITORY / "src",)
+    done = run(folder, "train.py", "fork", "0", path=own, first_step=1, last_step=2, shapes=shapes)
+    recorded = gs.open(done.folder / TRACE).table("cpu_ops", ["shapes"])["shapes"]
+    assert (recorded.count() > 0) is shapes
 
 
 def test_steps_that_never_come_are_named(tmp_path: Path, programs: TorchPrograms) -> None:

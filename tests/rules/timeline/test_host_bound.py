@@ -101,7 +101,7 @@ def test_a_busy_gpu_is_clean() -> None:
 
 @pytest.mark.parametrize(
     ("source", "advice"),
-    [("nsys-sqlite", "NVTX ranges"), ("torch-json", "gpusight record --python-stacks")],
+    [("nsys-sqlite", "NVTX ranges"), ("torch-json", "gpusight record")],
 )
 def test_how_to_learn_more_where_nothing_has_a_name(source: str, advice: str) -> None:
     assert advice in match_of(RULE, waiting(idle_us=2_000, source=source).timeline()).fix
@@ -111,7 +111,7 @@ def test_names_that_cover_the_time_need_no_other_capture() -> None:
     capture = waiting(idle_us=2_000, source="torch-json")
     for step in range(4):
         capture.range("solve on CPU", step * 2_310 + 10, step * 2_310 + 1_990)
-    assert "--python-stacks" not in match_of(RULE, capture.timeline()).fix
+    assert "gpusight record" not in match_of(RULE, capture.timeline()).fix
 
 
 def test_samples_of_the_launching_thread_name_functions() -> None:

@@ -5,6 +5,7 @@ import { el, fill } from "../../shared/dom";
 import { formatCount, formatShare, formatTime } from "../../shared/format";
 import { rested } from "../app/polling";
 import { showFault } from "../app/faults";
+import { openFlames } from "../app/flames";
 import type { CaptureInfo, Measure, TimeRange } from "../types";
 import { type Bar, barRow, columnHeads, deviceTitle } from "./bars";
 import { copyButton } from "./copying";
@@ -23,6 +24,7 @@ export class MeasurePanel implements PanelView {
   private readonly head = el("div", {});
   private readonly body = el("div", {});
   private shown = "";
+  private info: CaptureInfo | null = null;
   private asking: AbortController | null = null;
   private readonly askLater = rested(REST_MS, (info: CaptureInfo, range: TimeRange, marked: boolean) => {
     fill(this.head, this.heading(range, marked));
@@ -36,6 +38,7 @@ export class MeasurePanel implements PanelView {
   update({ capture, mark, view }: Subject): void {
     const range = mark ?? view;
     if (!range || !capture.info) return fill(this.body, unread(capture));
+    this.info = capture.info;
     const wanted = `${capture.id}/${range.start_ns}/${range.end_ns}/${mark !== null}`;
     if (wanted === this.shown) return;
     this.shown = wanted;
@@ -52,18 +55,25 @@ export class MeasurePanel implements PanelView {
       el("p", { class: "kind" }, marked ? "Selected range" : "Visible range"),
       el("p", { class: "headline" }, el("b", { class: "big", data: { ns: length } }, formatTime(Math.round(length)))),
       el("p", { class: "muted" }, `from ${from} to ${to}`),
-      marked ? this.buttons(range) : el("p", { class: "muted" }, HOW),
+      this.buttons(range, marked),
+      !marked && el("p", { class: "muted" }, HOW),
     );
   }
 
-  private buttons(range: TimeRange): HTMLElement {
+  private buttons(range: TimeRange, marked: boolean): HTMLElement {
     return el(
       "div",
       { class: "buttons" },
-      smallButton("Zoom to selection", () => this.actions.zoom(range), "target"),
-      smallButton("Clear selection", () => this.actions.clearMark(), "close"),
-      copyButton("Copy link", () => location.href, "link"),
+      marked && smallButton("Zoom to selection", () => this.actions.zoom(range), "target"),
+      marked && smallButton("Clear selection", () => this.actions.clearMark(), "close"),
+      smallButton("Flame graph", () => this.flames(range)),
+      marked && copyButton("Copy link", () => location.href, "link"),
     );
+  }
+
+  private flames(range: TimeRange): void {
+    const { client } = this.actions;
+    if (this.info) openFlames(client, this.info, range, this.actions.palette());
   }
 
   private async ask(id: number, range: TimeRange): Promise<void> {

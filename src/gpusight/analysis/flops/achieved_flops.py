@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 
 
 _HINT = (
-    "shapes come only from torch.profiler: torch.profiler.profile(record_shapes=True, "
-    "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
+    "shapes come only from torch.profiler: gpusight record --with torch --shapes, or "
+    "torch.profiler.profile(record_shapes=True, activities=[ProfilerActivity.CPU, "
+    "ProfilerActivity.CUDA])"
 )
 _MEASURED = "measured FLOP/s of kernels: gpusight roofline FILE"
 FLOPS_FACTS = tuple(

@@ -52,8 +52,7 @@ GROUPS = ("line", "function", "module", "package", "stack", "range")
 """What time can be summed by; `stack` and `range` are trees, the last one of NVTX ranges."""
 NO_STACK = "(no stack)"
 HOW_TO_RECORD = (
-    "record them with: gpusight record --stacks -- python train.py, or torch.profiler's "
-    "with_stack=True"
+    "record them with: gpusight record -- python train.py, or torch.profiler's with_stack=True"
 )
 _MIN_NOTED_SHARE = 0.05
 _SILENCE_NS = 500_000

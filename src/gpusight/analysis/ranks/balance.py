@@ -118,12 +118,12 @@ def _sends(
 
 
 def _connected(first: int, near: Mapping[int, set[int]]) -> set[int]:
-    found, waiting = {first}, [first]
+    connected, waiting = {first}, [first]
     while waiting:
-        new = near[waiting.pop()] - found
-        found |= new
+        new = near[waiting.pop()] - connected
+        connected |= new
         waiting += new
-    return found
+    return connected
 
 
 def _chain(own: set[int], near: Mapping[int, set[int]]) -> list[int] | None:
@@ -213,12 +213,12 @@ def expert_times(waits: CollectiveWaits, layers: Sequence[tuple[int, int]]) -> I
 
 
 def _experts(digests: Sequence[RankDigest], waits: CollectiveWaits) -> tuple[ExpertGroup, ...]:
-    found = []
+    groups = []
     for members, layers in sorted(expert_layers(waits).items()):
         steps = len({waits.matched.step[at] for at, _ in layers})
         times = expert_times(waits, layers)[:, list(members)]
         beyond = times.max(axis=1) - times.mean(axis=1)
-        found.append(
+        groups.append(
             ExpertGroup(
                 tuple(digests[rank].number for rank in members),
                 len(layers) / steps,
@@ -229,4 +229,4 @@ def _experts(digests: Sequence[RankDigest], waits: CollectiveWaits) -> tuple[Exp
                 float(beyond.sum()) / steps,
             )
         )
-    return tuple(found)
+    return tuple(groups)

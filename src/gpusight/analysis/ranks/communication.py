@@ -90,9 +90,9 @@ class Communication:
     def document(self) -> dict[str, Any]:
         """Return plain objects, for JSON."""
         return {
-            "ranks": [asdict(one) for one in self.ranks],
-            "collectives": [asdict(one) for one in self.collectives],
-            "pairs": [asdict(one) for one in self.pairs],
+            "ranks": [asdict(item) for item in self.ranks],
+            "collectives": [asdict(item) for item in self.collectives],
+            "pairs": [asdict(item) for item in self.pairs],
         }
 
 
@@ -135,9 +135,9 @@ def _collectives(
         wait = _wait_of_rows(digest, place, waits)
         for row, key, number in _numbered(digest):
             sums[key.kind, key.bytes, number].add(place, digest, row, key, int(wait[row]))
-    found = [each.result(*key) for key, each in sums.items()]
+    exposed = [each.result(*key) for key, each in sums.items()]
     return tuple(
-        sorted(found, key=lambda one: (-one.exposed_ns, one.kind, one.bytes or 0, one.number or 0))
+        sorted(exposed, key=lambda c: (-c.exposed_ns, c.kind, c.bytes or 0, c.number or 0))
     )
 
 
@@ -215,12 +215,12 @@ def _pairs(digests: Sequence[RankDigest], waits: CollectiveWaits) -> tuple[RankP
     for at, key in enumerate(matched.keys):
         if key.kind in POINT_TO_POINT and matched.step[at] is not None:
             rows[sender_and_receiver(digests, matched.row[at])].append(at)
-    found = []
+    pairs = []
     for (source, target), own in sorted(rows.items()):
         steps = max(1, len(digests[source].steps))
         sizes = [matched.keys[at].bytes for at in own]
         known = [size for size in sizes if size is not None]
-        found.append(
+        pairs.append(
             RankPair(
                 digests[source].number,
                 digests[target].number,
@@ -231,4 +231,4 @@ def _pairs(digests: Sequence[RankDigest], waits: CollectiveWaits) -> tuple[RankP
                 float(waits.exposed_wait_ns[own, target].sum()) / steps,
             )
         )
-    return tuple(found)
+    return tuple(pairs)

@@ -125,8 +125,8 @@ def _ops_of(schedule: GpuSchedule, communication: Ints, own: pl.DataFrame) -> In
     order = communication[np.argsort(schedule.ops.start_ns[communication], kind="stable")]
     if not len(order):
         return np.full(len(starts), NONE, np.int64)
-    found = np.searchsorted(schedule.ops.start_ns[order], starts)
-    op = order[np.minimum(found, len(order) - 1)]
+    place = np.searchsorted(schedule.ops.start_ns[order], starts)
+    op = order[np.minimum(place, len(order) - 1)]
     is_kernel = own["device"].is_not_null().to_numpy()
     exact = schedule.ops.start_ns[op] == starts
     return np.where(is_kernel & exact, op, NONE)

@@ -138,7 +138,8 @@ class JobRanks:
             "clocks": [clock.to_dict() for clock in self.clocks],
             "slowdown": None if self.slowdown is None else self.slowdown.to_dict(),
             "unread": [
-                {"file": one.file, "rank": one.rank, "reason": one.reason} for one in self.unread
+                {"file": rank.file, "rank": rank.rank, "reason": rank.reason}
+                for rank in self.unread
             ],
             "communication": self.communication and self.communication.document(),
             **(self.balance.document() if self.balance else {"pipeline": None, "experts": []}),
@@ -150,9 +151,9 @@ def job_ranks(
 ) -> JobRanks | NotApplicable:
     """Compare the ranks of a job; their order does not matter."""
     ordered, left_out = ordered_ranks(digests)
-    unread = tuple(sorted((*unread, *left_out), key=lambda one: (one.file, one.rank or 0)))
+    unread = tuple(sorted((*unread, *left_out), key=lambda rank: (rank.file, rank.rank or 0)))
     if not ordered:
-        reasons = "; ".join(f"{one.file}: {one.reason}" for one in unread[:_MAX_LISTED])
+        reasons = "; ".join(f"{rank.file}: {rank.reason}" for rank in unread[:_MAX_LISTED])
         return NotApplicable(
             COMMAND, f"no rank could be read ({reasons or 'no files'})", "see: gpusight info FILE"
         )
@@ -411,7 +412,7 @@ def _meta(
         "noise_ns": noise_ns(own, stragglers) if len(digests) > 1 else None,
         "collectives": len(matched),
         "collectives_unmatched": matched.unmatched,
-        "parallelism": [one.document() for one in parallelism(digests)],
+        "parallelism": [axis.document() for axis in parallelism(digests)],
         "matched_by": list(matched.how) or ([_HOST_WAITS] if waits_of_host(digests) else []),
     }
 
@@ -423,7 +424,7 @@ def _notes(
     waits: CollectiveWaits,
 ) -> list[str]:
     """Return what limits the answer."""
-    notes = [f"not read: {_short(one)}" for one in unread[:_MAX_LISTED]]
+    notes = [f"not read: {_short(rank)}" for rank in unread[:_MAX_LISTED]]
     if len(unread) > _MAX_LISTED:
         notes.append(f"not read: {len(unread) - _MAX_LISTED} more files")
     if len(digests) == 1:
@@ -449,10 +450,10 @@ def _notes(
     return notes
 
 
-def _short(one: UnreadRank) -> str:
+def _short(rank: UnreadRank) -> str:
     """Name a file without its folder, and the reason without the file."""
-    reason = one.reason.replace(f"{one.file} ", "").replace(f"{one.file}: ", "")
-    return f"{PurePath(one.file).name}: {reason}"
+    reason = rank.reason.replace(f"{rank.file} ", "").replace(f"{rank.file}: ", "")
+    return f"{PurePath(rank.file).name}: {reason}"
 
 
 def _match_notes(

@@ -280,7 +280,7 @@ def _balance_change(text: str, model: _Model) -> Change:
                 "--balance stages needs sends and receives whose ranks are known",
                 hint="PyTorch 2.6 or newer records them; a job trace has them too",
             )
-        return lambda one: _stages_balanced(one, stages)
+        return lambda job: _stages_balanced(job, stages)
     if text == "experts":
         layers = expert_layers(waits)
         if not layers:
@@ -288,7 +288,7 @@ def _balance_change(text: str, model: _Model) -> Change:
                 "--balance experts needs pairs of all-to-alls in each step",
                 hint="see the collectives of: gpusight ranks FILES",
             )
-        return lambda one: _experts_balanced(one, layers)
+        return lambda job: _experts_balanced(job, layers)
     raise UsageError(f"cannot balance {text}", hint="write --balance ranks, stages or experts")
 
 

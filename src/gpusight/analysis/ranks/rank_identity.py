@@ -71,8 +71,8 @@ def rank_in_name(path: str) -> int | None:
     """Return the rank that a file name holds: `trace.rank3.json`, `rank_3/profile.nsys-rep`."""
     file = PurePath(path)
     texts = [file.name, file.parent.name]
-    found = (match for text in texts for pattern in _IN_NAME if (match := pattern.search(text)))
-    match = next(found, None)
+    matches = (match for text in texts for pattern in _IN_NAME if (match := pattern.search(text)))
+    match = next(matches, None)
     return None if match is None else int(match[1])
 
 
@@ -172,8 +172,8 @@ def _nccl_ranks(trace: Trace) -> dict[tuple[int | None, int | None], int]:
         if not isinstance(rank, int):
             continue
         size, device = (facts.get(name) for name in ("no. of ranks", "cuda device"))
-        found = (size if isinstance(size, int) else 0, rank)
+        size_and_rank = (size if isinstance(size, int) else 0, rank)
         for key in ((process, None), (process, device if isinstance(device, int) else None)):
-            if key not in largest or found[0] > largest[key][0]:
-                largest[key] = found
+            if key not in largest or size_and_rank[0] > largest[key][0]:
+                largest[key] = size_and_rank
     return {key: rank for key, (_, rank) in largest.items()}

@@ -63,6 +63,7 @@ def calibrate(schedule: GpuSchedule) -> ReplayCalibration:
     # Without a call of its own, an activity comes with the next call in time.
     following = np.searchsorted(calls.start_ns, ops.start_ns)
     issue = np.where(ops.call >= 0, ops.call, np.where(ops.carried, 0, following))
+    issue = _no_later_than_followers(ops, issue)
     starts = _StartReasons(ops, calls, issue, waits.inside, start_ns)
     needs, needs_gap = waits_between_streams(schedule, starts.late)
     duration = np.clip(ops.end_ns, start_ns, end_ns) - np.clip(ops.start_ns, start_ns, end_ns)
@@ -111,6 +112,26 @@ def calibrate(schedule: GpuSchedule) -> ReplayCalibration:
         needs_gap_ns=np.where(needs >= 0, starts.gap_median_ns, 0),
     )
     return ReplayCalibration(program, typical, starts.latency_median_ns, starts.gap_median_ns)
+
+
+def _no_later_than_followers(ops: GpuOps, issue: Ints) -> Ints:
+    """Issue activities without a call no later than what comes after them in their stream.
+
+    The host may be hundreds of launches ahead: what was launched before the recording still runs
+    when calls of the recording have launched what is behind it.
+    """
+    order = np.lexsort((ops.start_ns, ops.stream_id))[::-1]
+    unknown = (ops.call[order] < 0) & ~ops.carried[order]
+    if not unknown.any():
+        return issue
+    last = len(issue) + int(issue.max(initial=0)) + 1
+    called = np.where(unknown, last, issue[order])
+    # Streams lie one after the other: each is lowered, so that its minimum begins anew.
+    stream = np.cumsum(np.diff(ops.stream_id[order], prepend=-1) != 0)
+    earliest = np.minimum.accumulate(called - stream * (last + 1)) + stream * (last + 1)
+    limited = issue.copy()
+    limited[order] = np.where(unknown, np.minimum(issue[order], earliest), issue[order])
+    return limited
 
 
 def _copy_engines(schedule: GpuSchedule) -> Ints:

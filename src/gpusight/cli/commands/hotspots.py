@@ -15,7 +15,7 @@ DESCRIPTION = (
     "Which lines of your code leave the GPU idle, launch its work, and take host time. Each idle "
     "nanosecond of the ledger has the stack of the thread that launched what came next. Lines are "
     "those of your own code: what a library does counts for the line that called it. Needs stacks: "
-    "`gpusight record --stacks`, `with_stack=True` of torch.profiler, or CPU samples and "
+    "`gpusight record` (of Python), `with_stack=True` of torch.profiler, or CPU samples and "
     "backtraces of nsys. `-o` with `.svg` or `.html` draws a flame graph, `.folded`, "
     "`.speedscope.json` and `.pb.gz` (pprof) are for other tools."
 )

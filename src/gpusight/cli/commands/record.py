@@ -31,7 +31,7 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight record --whole -- python short.py",
     "gpusight record --steps 10:12 --memory -o runs/ -- python train.py",
     "gpusight record --range forward --stop -- ./solver input.cfg",
-    "gpusight record --stacks -- python train.py",
+    "gpusight record --stacks-threads all -- python train.py",
     "gpusight record --with torch --python-stacks -- python train.py",
     "gpusight record --with ncu --kernel '*gemm*' --launch-count 5 -- ./app",
     "gpusight record --tool-option=--trace=cuda,nvtx,cudnn -- python train.py",
@@ -141,6 +141,9 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         "--gpu-metrics", action="store_true", help="sampled GPU hardware metrics (nsys)"
     )
     group.add_argument(
+        "--shapes", action="store_true", help="input shapes of operators, for FLOPs (torch)"
+    )
+    group.add_argument(
         "--python-stacks", action="store_true", help="Python call stacks (nsys, torch)"
     )
     group.add_argument(
@@ -159,16 +162,16 @@ def _add_stacks(parser: argparse.ArgumentParser) -> None:
         type=options.number,
         const=True,
         metavar="HZ",
-        help="sample the stacks of Python threads, 50 to 500 times a second (default: 200), so "
-        "that idle GPU time has a line of code; less often where it costs more than 2%% of a core. "
-        "In a window, only the recorded steps are sampled",
+        help="sample the stacks of Python threads, 50 to 500 times a second, so that idle GPU time "
+        "has a line of code (default: 200, for Python programs); less often where it costs more "
+        "than 2%% of a core. In a window, only the recorded steps are sampled",
     )
     group.add_argument(
         "--no-stacks",
         action="store_const",
         const=0,
         dest="stacks",
-        help="sample no stacks (default)",
+        help="sample no stacks",
     )
     group.add_argument(
         "--stacks-threads",
@@ -287,6 +290,7 @@ def _request(args: argparse.Namespace) -> RecordRequest:
         pace=args.pace,
         memory=args.memory,
         gpu_metrics=args.gpu_metrics,
+        shapes=args.shapes,
         python_stacks=args.python_stacks,
         graph_nodes=args.graph_nodes,
         stacks=args.stacks,

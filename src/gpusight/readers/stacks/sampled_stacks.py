@@ -1,4 +1,4 @@
-"""Stacks that `gpusight record --stacks` sampled, from the file next to a capture.
+"""Stacks that `gpusight record` sampled, from the file next to a capture.
 
 The file is checked as an untrusted one: one that is damaged, or of another run, is left out with a
 note, and the capture is read without it.
@@ -22,7 +22,7 @@ from gpusight.trace.trace import Meta, Outline, TraceSource
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 TABLES_OF_STACKS = ("stack_samples", "stack_frames")
 MAX_BYTES = 1 << 30
 _MAX_SAMPLES, _MAX_ROWS = 20_000_000, 20_000_000
+_MAX_PROCESSES, _MAX_FRAMES = 4_096, 5_000_000
+"""Of a file, so that a hostile one takes no more memory than a large one."""
 _MAX_PERIODS = 1.5
 """A sample stands for the time since it was due, and for so much more."""
 _SLACK_NS = 5_000_000_000
@@ -77,7 +79,7 @@ _Frames = list[tuple[_Text, _Text, _Text, _Number]]
 
 
 @dataclass
-class _Epoch:
+class SampleEpoch:
     """Frames and nodes whose numbers belong together, and the samples that use them."""
 
     frames: _Frames = field(default_factory=list)
@@ -92,7 +94,8 @@ class SampledProcess:
 
     about: _Process
     is_whole: bool
-    epochs: list[_Epoch] = field(default_factory=lambda: [_Epoch()])
+    chunks: int
+    epochs: list[SampleEpoch] = field(default_factory=lambda: [SampleEpoch()])
     threads: dict[int, int] = field(default_factory=dict)
     clocks: list[_Clock] = field(default_factory=list)
     rates: list[_Rate] = field(default_factory=list)
@@ -102,7 +105,8 @@ class SampledProcess:
         """Read the chunks of one process; raises ValueError where they make no sense."""
         if not chunks or chunks[0][0] != stacks.PROCESS:
             raise ValueError("a process does not begin with what it is")
-        process = cls(msgspec.json.decode(chunks[0][1], type=_Process), is_whole)
+        about = msgspec.json.decode(chunks[0][1], type=_Process)
+        process = cls(about, is_whole, len(chunks))
         if process.about.version != stacks.VERSION:
             raise ValueError(f"version {process.about.version} is not known")
         for kind, body in chunks[1:]:
@@ -113,6 +117,8 @@ class SampledProcess:
         epoch = self.epochs[-1]
         if kind == stacks.FRAMES:
             epoch.frames += msgspec.json.decode(body, type=_Frames)
+            if sum(len(other.frames) for other in self.epochs) > _MAX_FRAMES:
+                raise ValueError(f"it has more than {_MAX_FRAMES:,} frames")
         elif kind == stacks.NODES:
             epoch.nodes.append(_words(body, 2))
         elif kind == stacks.SAMPLES:
@@ -127,7 +133,7 @@ class SampledProcess:
         elif kind == stacks.RATE:
             self.rates.append(msgspec.json.decode(body, type=_Rate))
         elif kind == stacks.RESET:
-            self.epochs.append(_Epoch())
+            self.epochs.append(SampleEpoch())
 
     @property
     def sample_count(self) -> int:
@@ -181,7 +187,12 @@ def read_processes(path: Path) -> list[SampledProcess]:
     data = path.read_bytes()
     if not data.startswith(stacks.MAGIC):
         raise ValueError("it does not begin as one")
-    sampled = [SampledProcess.read(*process) for process in stacks.processes(data)]
+    sampled: list[SampledProcess] = []
+    for process in stacks.processes(data):
+        sampled.append(SampledProcess.read(*process))
+        chunks = sum(other.chunks for other in sampled)
+        if len(sampled) > _MAX_PROCESSES or chunks > stacks.MAX_CHUNKS:
+            raise ValueError("it has more processes or chunks than we read")
     if sum(process.sample_count for process in sampled) > _MAX_SAMPLES:
         raise ValueError(f"it has more than {_MAX_SAMPLES:,} samples")
     return sampled
@@ -292,32 +303,22 @@ _TIMED = ("time_ns", "process", "thread", "stack", "weight_ns", "late_ns")
 
 def join_stacks(source: TraceSource, sampled: Sequence[SampledProcess]) -> JoinedStacks:
     """Put samples on the clock of a capture; raises ValueError where they are not of its run."""
-    processes = _loaded(source, "processes", ("process", "pid"))
-    threads = _loaded(source, "threads", ("thread", "process", "tid"))
-    marks = _marks(source)
-    _check_run(source.meta, sampled, marks, processes)
     samples, rows, errors_ns = [], [], []
-    first_stack, left_out = 0, 0
-    for process in sampled:
-        taken = process.samples()
-        clock = _CaptureClock.of(process, marks, source.meta)
-        keys = processes.filter(pl.col("pid") == process.about.pid)["process"].to_list()
-        if taken.is_empty() or clock is None or not keys:
-            left_out += taken.height
-            continue
-        own = threads.filter(pl.col("process") == keys[0]).select("thread", "tid").unique("tid")
-        known = taken.join(own, on="tid", how="inner", maintain_order="left")
-        left_out += taken.height - known.height
+    first_stack, left_out = 0, sum(process.sample_count for process in sampled)
+    for own in aligned_processes(source, sampled):
+        taken = own.process.samples()
+        known = taken.join(own.threads, on="tid", how="inner", maintain_order="left")
+        left_out -= known.height
         if known.is_empty():
             continue
-        stacks_of, frames_of = _stacks(process, known, first_stack)
+        stacks_of, frames_of = _stacks(own.process, known, first_stack)
         first_stack += frames_of["stack"].n_unique()
-        times = clock.times(known["time"].to_numpy())
-        columns = {"time_ns": times, "process": np.full(len(times), keys[0]), "stack": stacks_of}
+        times = own.clock.times(known["time"].to_numpy())
+        columns = {"time_ns": times, "process": np.full(len(times), own.key), "stack": stacks_of}
         timed = known.select("thread", "weight_ns", "late_ns").with_columns(**_series(columns))
         samples.append(timed.select(_TIMED))
         rows.append(frames_of)
-        errors_ns.append(clock.error_ns)
+        errors_ns.append(own.clock.error_ns)
     if not samples:
         raise ValueError("the capture has none of the threads that were sampled")
     frame = pl.concat(samples).with_columns(source=pl.lit("gpusight"))
@@ -330,6 +331,34 @@ def join_stacks(source: TraceSource, sampled: Sequence[SampledProcess]) -> Joine
         notes.append("the file of sampled stacks is damaged: some of them are left out")
     tables = {"stack_samples": frame, "stack_frames": pl.concat(rows)}
     return JoinedStacks({n: as_table(n, table) for n, table in tables.items()}, tuple(notes))
+
+
+@dataclass(frozen=True)
+class AlignedProcess:
+    """What was sampled of a process, and where it belongs in a capture."""
+
+    process: SampledProcess
+    key: int
+    """Of the process in the capture."""
+    clock: CaptureClock
+    threads: pl.DataFrame
+    """`thread` and `tid` of those that the capture has."""
+
+
+def aligned_processes(
+    source: TraceSource, sampled: Sequence[SampledProcess]
+) -> Iterator[AlignedProcess]:
+    """Find sampled processes in a capture; raises ValueError where they are not of its run."""
+    processes = _loaded(source, "processes", ("process", "pid"))
+    threads = _loaded(source, "threads", ("thread", "process", "tid"))
+    marks = _marks(source)
+    _check_run(source.meta, sampled, marks, processes)
+    for process in sampled:
+        clock = CaptureClock.of(process, marks, source.meta)
+        keys = processes.filter(pl.col("pid") == process.about.pid)["process"].to_list()
+        if clock is not None and keys:
+            own = threads.filter(pl.col("process") == keys[0]).select("thread", "tid")
+            yield AlignedProcess(process, keys[0], clock, own.unique("tid"))
 
 
 def _series(columns: dict[str, Ints]) -> dict[str, pl.Series]:
@@ -376,6 +405,8 @@ def _check_run(
     if not any(process.about.pid in pids for process in sampled):
         raise ValueError("they are of other processes than the capture")
     begin_ns = meta.start_utc_ns
+    if begin_ns is None and all(c.kind == "capture" for p in sampled for c in p.clocks):
+        return  # a sanitized copy, which has no date
     if begin_ns is None:
         raise ValueError("the capture has neither the session nor the time of its run")
     end_ns = begin_ns + (meta.duration_ns or 0)
@@ -385,7 +416,7 @@ def _check_run(
 
 
 @dataclass(frozen=True)
-class _CaptureClock:
+class CaptureClock:
     """Turns times of the sampler into times of the capture."""
 
     at: Ints
@@ -396,7 +427,7 @@ class _CaptureClock:
     @classmethod
     def of(
         cls, process: SampledProcess, marks: dict[tuple[str, int, int], int], meta: Meta
-    ) -> _CaptureClock | None:
+    ) -> CaptureClock | None:
         """Use what is closest to the capture: its own clock, marks in it, or the wall clock."""
         about = process.about
         pairs: dict[str, list[tuple[int, int, int]]] = {"capture": [], "mark": [], "wall": []}

@@ -60,6 +60,7 @@ class RecorderPlan:
     ranks: tuple[int, ...] | None = None
     """None: all."""
     memory: bool = False
+    shapes: bool = False
     python_stacks: bool = False
     stacks_hz: float | None = None
     """How often stacks are sampled; None: never."""

@@ -22,6 +22,11 @@ import zlib
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CodeType, FrameType
@@ -50,6 +55,8 @@ RATE, RESET, CAPTURE, END = b"R", b"Z", b"X", b"E"
 HEADER = struct.Struct("<cII")
 """Of a chunk: kind, bytes, CRC-32 of kind and bytes."""
 MAX_CHUNK = 1 << 24
+MAX_CHUNKS = 1_000_000
+"""Of a process: four a second are usual."""
 NO_PARENT, CUT_OFF = 0xFFFFFFFF, 0xFFFFFFFE
 """Parents of outermost frames; of the second, frames further out were left out."""
 SAMPLE = struct.Struct("<IIII")
@@ -70,6 +77,8 @@ most programs keep it, so samples would only be taken where they let go of it: a
 _SET_TIMER_SLACK = 29
 _MAX_FRAMES, _MAX_NODES = 50_000, 100_000
 _MAX_BYTES = 1 << 30
+_HIGH_NUMBER = 512
+"""Of our file. The limit of open files is 1,024 or more, as a rule."""
 _IDLE_S = 0.05
 _LAUNCHES = (
     "/torch/nn/modules/",
@@ -86,9 +95,13 @@ _LAUNCHES = (
 )
 """Files whose frames show that a thread launches GPU work."""
 _WAITING, _SAMPLING, _OVER = 0, 1, 2
+_WARNS_OF_THREADS = sys.platform == "linux" and sys.version_info >= (3, 12)
+"""Such a Python counts the threads right after `os.fork`, and warns where there are others. Ours
+must be gone before, and come back after that."""
 
 # A program may replace these (gevent does).
 _monotonic_ns, _thread_time_ns, _wall_ns = time.monotonic_ns, time.thread_time_ns, time.time_ns
+_sleep = time.sleep
 _start_thread, _allocate_lock = _thread.start_new_thread, _thread.allocate_lock
 _get_ident = _thread.get_ident
 
@@ -115,7 +128,12 @@ def processes(data: bytes) -> Iterator[tuple[list[tuple[bytes, bytes]], bool]]:
         while at + HEADER.size <= len(data) and not data.startswith(MAGIC, at):
             kind, size, check = HEADER.unpack_from(data, at)
             body = data[at + HEADER.size : at + HEADER.size + size]
-            if size > MAX_CHUNK or len(body) < size or zlib.crc32(body, zlib.crc32(kind)) != check:
+            if (
+                size > MAX_CHUNK
+                or len(body) < size
+                or len(found) == MAX_CHUNKS
+                or zlib.crc32(body, zlib.crc32(kind)) != check
+            ):
                 break
             found.append((kind, body))
             at += HEADER.size + size
@@ -190,46 +208,68 @@ class StackTable:
 
 
 class StackFile:
-    """The file of this process. It is made with the first samples, so short children leave none."""
+    """The file of this process. It is made with the first samples, so short children leave none.
+
+    A program may close all files, and open its own under the number that ours had. So ours has a
+    high number, and is opened again where it is gone.
+    """
 
     def __init__(self, base: str, session: str) -> None:
         self._base, self._session = base, session
         self._fd: int | None = None
+        self._identity: tuple[int, int] | None = None
         self.path: str | None = None
         self._bytes = 0
 
     def write(self, data: bytes, about: dict[str, Any]) -> None:
         """Append; `about` becomes the beginning of the file, when it is made."""
-        if self._fd is None:
-            self._create()
+        flags = os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        if self.path is None:
+            self._keep(self._create(flags | os.O_CREAT | os.O_EXCL))
             head = {"version": VERSION, "session": self._session, **about}
             data = MAGIC + json_chunk(PROCESS, head) + data
         if self._bytes + len(data) > _MAX_BYTES:
             raise OSError("the file of stacks has reached 1 GiB")
         view = memoryview(data)
         while view:
+            if not self._is_open():
+                self._keep(os.open(self.path or "", flags))
             assert self._fd is not None
             view = view[os.write(self._fd, view) :]
         self._bytes += len(data)
 
     def close(self) -> None:
         """Close it."""
-        if self._fd is not None:
+        if self._fd is not None and self._is_open():
             os.close(self._fd)
-            self._fd = None
+        self._fd = None
 
-    def _create(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
-        flags |= getattr(os, "O_BINARY", 0)
+    def _is_open(self) -> bool:
+        try:
+            about = os.fstat(-1 if self._fd is None else self._fd)
+        except OSError:
+            return False
+        return (about.st_dev, about.st_ino) == self._identity
+
+    def _keep(self, fd: int) -> None:
+        about = os.fstat(fd)
+        self._fd, self._identity = fd, (about.st_dev, about.st_ino)
+        try:
+            self._fd = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH_NUMBER)
+        except (AttributeError, OSError):  # Windows has no fcntl; a low limit of files
+            return
+        os.close(fd)
+
+    def _create(self, flags: int) -> int:
         for number in range(1000):  # exec keeps the process id
             again = f".{number}" if number else ""
             name = f"{self._base}{PART_MARK}{self._session}-{os.getpid()}{again}.part"
             try:
-                self._fd = os.open(name, flags, 0o644)
+                fd = os.open(name, flags, 0o644)
             except FileExistsError:
                 continue
             self.path = name
-            return
+            return fd
         raise OSError("no name is free for the file of stacks")
 
 
@@ -325,11 +365,17 @@ class StackSampler:
         self._launching = {self._main}
         self._wake: Any = None
         self._ended: Any = None
+        self._native: int | None = None
+        """The number that the system has for our thread."""
+        self._later: Any = None
+        """What Python calls after a fork."""
+        self._forking: FrameType | None = None
+        self._forks_at = 0
         self._switching = SwitchInterval()
         self._fresh()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
-                before=self._pause, after_in_parent=self._resume, after_in_child=self._forked
+                before=self._before_fork, after_in_parent=self._resume, after_in_child=self._forked
             )
 
     def _fresh(self) -> None:
@@ -413,10 +459,45 @@ class StackSampler:
             ended.acquire()
             ended.release()
             self._switching.give_back()
+            if _WARNS_OF_THREADS:
+                for _ in range(100):  # it has little left to do
+                    if not os.access(f"/proc/self/task/{self._native}", os.F_OK):
+                        break
+                    _sleep(0.0001)
+
+    def _before_fork(self) -> None:
+        self._pause()
+        if _WARNS_OF_THREADS:
+            self._forking = sys._getframe(1)
+            self._forks_at = self._forking.f_lasti
 
     def _resume(self) -> None:
-        if self._state[0] == _SAMPLING and not self._is_over and not self._is_child:
+        if self._state[0] != _SAMPLING or self._is_over or self._is_child:
+            return
+        if not _WARNS_OF_THREADS or _get_ident() != self._main:
             self._begin()
+            return
+        import ctypes
+
+        if self._later is None:
+            self._later = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._begin_later)
+        ctypes.pythonapi.Py_AddPendingCall(self._later, None)
+
+    def _begin_later(self, _: object) -> int:
+        """Go on once `os.fork` has returned. Python calls this between two instructions."""
+        frame: FrameType | None = sys._getframe(1)
+        if frame is not self._forking:
+            while frame is not None and frame is not self._forking:
+                frame = frame.f_back
+            if frame is not None and frame.f_lasti == self._forks_at:  # in what a fork calls
+                import ctypes
+
+                ctypes.pythonapi.Py_AddPendingCall(self._later, None)
+                return 0
+        self._forking = None
+        if self._wake is None and self._state[0] == _SAMPLING and not self._is_over:
+            self._begin()
+        return 0
 
     def _forked(self) -> None:
         """Sample this fork too, into a file of its own, as long as its parent is sampled."""
@@ -432,6 +513,7 @@ class StackSampler:
         self._begin()
 
     def _run(self, wake: Any, ended: Any) -> None:
+        self._native = threading.get_native_id()
         try:
             self._guarded(lambda: self._loop(wake))
         finally:

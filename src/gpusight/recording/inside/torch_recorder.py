@@ -138,7 +138,7 @@ class TorchRecorder:
             options["experimental_config"] = every_thread
         self._profiler = torch.profiler.profile(
             activities=[kinds.CPU, *([kinds.CUDA] if may_use_gpu() else [])],
-            record_shapes=True,
+            record_shapes=self._plan.shapes,
             profile_memory=self._plan.memory,
             with_stack=self._plan.python_stacks,
             **options,

@@ -100,8 +100,8 @@ def _numbers(job: JobRanks) -> list[tuple[str, str, str]]:
 def _communication_sections(job: JobRanks) -> Iterator[ReportSection]:
     leads = {
         "exposed": "Collectives during which nothing else runs, and why: " + _reasons(job),
-        "pipeline": "A bubble is the time in which a stage waits for another one.",
-        "experts": "Time between dispatch and combine; the slowest rank of each layer decides.",
+        "pipeline": "{}. A bubble is the time in which a stage waits for another one.",
+        "experts": "{}. The slowest rank of each layer decides.",
         "pairs": "Who sends to whom, and who waits.",
     }
     names = {
@@ -111,12 +111,17 @@ def _communication_sections(job: JobRanks) -> Iterator[ReportSection]:
         "pairs": "Sends and receives",
     }
     for table in communication_tables(job, _MAX_ROWS):
-        yield _section(table.command, names[table.command], leads[table.command], tables=[table])
+        yield _section(
+            table.command,
+            names[table.command],
+            leads[table.command].format(table.title),
+            tables=[table],
+        )
 
 
 def _reasons(job: JobRanks) -> str:
     listed = job.communication.collectives if job.communication else ()
-    known = dict.fromkeys(one.reason for one in listed if one.reason)
+    known = dict.fromkeys(collective.reason for collective in listed if collective.reason)
     return "; ".join(f"{reason}: {MEANINGS[reason]}" for reason in known) + "."
 
 

@@ -467,8 +467,8 @@ def _how_to_learn(
     if context.framework in {Framework.CUDA, Framework.JULIA}:
         return "NVTX ranges around the parts of the program name it in the next capture."
     return (
-        "`gpusight record --python-stacks` shows its Python functions, and NVTX ranges around the "
-        "parts of the loop name it."
+        "`gpusight record` samples its Python stacks, which name the line, and NVTX ranges around "
+        "the parts of the loop name it."
     )
 
 

@@ -47,6 +47,10 @@ MIN_NAMED_SHARE = Threshold(
 )
 
 
+WORKERS = 8
+"""Of the code that the rule shows."""
+
+
 class InputStarved(TimelineRule):
     """Data loading on the launching thread."""
 
@@ -129,7 +133,8 @@ end
         "Simulation without the data loading time before each call, as with enough workers, and "
         "without the time in which other threads wait for it. "
         "Limited to the GPU idle time due to data loading. With one worker, each step takes at "
-        "least as long as loading its batch."
+        f"least as long as loading its batch. With {WORKERS} workers of PyTorch, as in the "
+        "example, it takes at least an eighth of that."
     )
     effort = "config"
     thresholds: ClassVar = {"min_idle_share": MIN_IDLE_SHARE, "min_named_share": MIN_NAMED_SHARE}
@@ -183,6 +188,7 @@ end
             confidence_reason=reason,
             change=(without_host_time(calls, removed[calls]),),
             min_ns=at_most(context, waited_ns),
+            floor_ns=_shortest_ns(context, where, worker_ns),
             measured_ns=waited_ns,
             fix=_fix(context, where, worker_ns, unnamed=unnamed, certain=certain)
             + _rare(context, spent),
@@ -194,6 +200,14 @@ end
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find idle time in which the host was busy with input."""
         return idle_by_cause(context, finding, IdleCause.INPUT)
+
+
+def _shortest_ns(
+    context: RuleContext, where: tuple[FindingLocation, ...], worker_ns: float
+) -> float:
+    """Return the least time that the window takes while workers load its batches; 0: not known."""
+    has_workers = bool(where) and all(is_locked(w.name) or _WAITS.search(w.name) for w in where)
+    return 0.0 if has_workers or context.framework is not Framework.TORCH else worker_ns / WORKERS
 
 
 _WAITS = re.compile(r"(?i)^(?:\w*sleep|e?p?poll\w*|p?select|epoll_\w+|recv\w*|accept4?)\b")

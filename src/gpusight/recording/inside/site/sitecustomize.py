@@ -43,10 +43,42 @@ def _is_profiler() -> bool:
     return os.path.realpath("/proc/self/exe").rpartition("/")[2].startswith(_PROFILERS)
 
 
+def _is_sampled_alone() -> bool:
+    """Sample the stacks of a Python before 3.10, which the rest of us needs, if that is all.
+
+    Python before 3.8 is left alone: nsys records it all the same.
+    """
+    version = tuple(sys.version_info[:2])  # of the program, not ours
+    if version >= (3, 10):
+        return False
+    import json
+
+    plan = json.loads(os.environ["GPUSIGHT_RECORD"])
+    if plan["recorder"] != "surrounded":
+        return False
+    if version >= (3, 8):
+        path = _HERE.parent / "stack_sampler.py"
+        spec = importlib.util.spec_from_file_location("gpusight_stack_sampler", str(path))
+        assert spec is not None
+        _load(spec)
+        stacks = sys.modules["gpusight_stack_sampler"]
+        session = os.environ[stacks.SESSION_VARIABLE]
+        stacks.StackSampler(
+            plan["output"], session, plan["stacks_hz"], plan["stacks_threads"], _log
+        ).start()
+    return True
+
+
+def _log(text: str) -> None:
+    sys.stderr.write("gpusight: " + text + "\n")
+
+
 def _record() -> None:
     if not os.environ.get("GPUSIGHT_RECORD") or _is_profiler():
         return
     try:
+        if _is_sampled_alone():
+            return
         if sys.version_info < (3, 10):  # noqa: UP036 - the program's, not ours
             raise RuntimeError("its Python is older than 3.10")
         _make_importable()

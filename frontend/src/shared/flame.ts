@@ -1,7 +1,7 @@
 // Ranges or stacks as a flame chart: click or Enter zooms into a node, Escape goes back out.
 
-import { copyText, el, fill, svg } from "../shared/dom";
-import { formatBytes, formatCount, formatShare, formatTime } from "../shared/format";
+import { copyText, el, fill, svg } from "./dom";
+import { formatBytes, formatCount, formatShare, formatTime } from "./format";
 import { Tree, WHOLE, type Columns, type Measure, type Placed } from "./nodes";
 
 const ROW = 22;
@@ -19,7 +19,8 @@ export function startFlames(): void {
   }
 }
 
-class Flame {
+/** One flame chart, drawn into a place that it shows. */
+export class Flame {
   private root = WHOLE;
   private current = WHOLE;
   private measure: Measure = "host";
