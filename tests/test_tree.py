@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -94,6 +97,21 @@ def test_no_module_hides_a_function_of_the_package() -> None:
     children = {path.stem for path in SOURCE.glob("*.py")}
     children |= {path.name for path in SOURCE.iterdir() if path.is_dir()}
     assert children & set(gs.__all__) <= {"errors"}
+
+
+MAX_FILES_OF_A_DIAGNOSIS = 125
+"""Files of the package whose code runs from a capture to its diagnosis."""
+
+
+def test_few_files_run_on_the_way_to_a_diagnosis() -> None:
+    """What a capture does not need, such as stacks, scenarios or the demangler, is not loaded."""
+    traced = runpy.run_path(str(REPOSITORY / "scripts" / "measure-code"))["TRACED"]
+    capture = str(TESTS / "data" / "dataload.nsys-rep")
+    command = [sys.executable, "-c", traced, capture]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    files, functions = map(int, done.stdout.split())
+    assert files <= MAX_FILES_OF_A_DIAGNOSIS
+    assert functions > 1_000
 
 
 SPECIAL = {"browser", "faults", "goldens"}  # what several modules do together

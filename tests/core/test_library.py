@@ -89,6 +89,22 @@ def test_each_compiler_builds_it_without_warnings(
 
 @needs_compiler
 @sanitized_already
+def test_sources_that_change_are_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "core"
+    ignored = shutil.ignore_patterns("__pycache__", library.LIBRARY.name)
+    shutil.copytree(library.FOLDER, copy, ignore=ignored)
+    monkeypatch.setattr(build_core, "CORE", copy)
+    assert build_core.compile_core(COMPILERS[0], copy / library.LIBRARY.name) == ""
+    with (copy / "nesting.c").open("a") as file:
+        file.write("\n")
+    build_core.main([])
+    assert capsys.readouterr().out == f"compiled core: built by {COMPILERS[0].name}\n"
+
+
+@needs_compiler
+@sanitized_already
 def test_a_compiler_that_fails_is_named(tmp_path: Path) -> None:
     broken = build_core.Compiler((sys.executable, "-c", "raise SystemExit(3)"), "none", "any")
     assert build_core.compile_core(broken, tmp_path / "core.so") == "exit code 3"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -11,8 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusight.analysis.attribution.nested_intervals import NestedIntervals
+from gpusight.analysis.gpu_schedule import _outer_calls
+from gpusight.analysis.ledger.device_ledger import DeviceAccount, DeviceGaps, DeviceSpans
+from gpusight.analysis.ledger.host_threads import HostTime
+from gpusight.analysis.ledger.idle_causes import _running_spent
+from gpusight.analysis.ledger.ledger_entries import (
+    ActivityPriority,
+    EntryLabel,
+    EntryLabels,
+    IdleCause,
+)
+from gpusight.analysis.replay.simulation import CallWait, ReplayProgram, _simulated, run_program
 from gpusight.core import native
 from gpusight.core.library import core_status
+from gpusight.trace.intervals import Intervals, _searched_inside
 from gpusight.viewer import track_events
 
 pytestmark = pytest.mark.skipif(
@@ -60,3 +72,223 @@ def test_columns_of_other_lengths_or_kinds_are_refused() -> None:
         native.enclosing(three, three, np.zeros(3))  # type: ignore[arg-type]
     strided = np.arange(6)[::2]
     assert native.enclosing(strided, strided + 1, three) is not None
+
+
+RISING = st.lists(TIMES, max_size=40).map(sorted)
+
+
+@given(values=RISING, times=st.one_of(RISING, st.lists(TIMES, max_size=40)), right=st.booleans())
+def test_search(values: list[int], times: list[int], right: bool) -> None:
+    rising, wanted = np.array(values, np.int64), np.array(times, np.int64)
+    found = native.search(rising, wanted, right=right)
+    assert found is not None
+    side: Literal["left", "right"] = "right" if right else "left"
+    assert found.tolist() == np.searchsorted(rising, wanted, side=side).tolist()
+
+
+@given(spans=SPANS, times=st.lists(TIMES, max_size=40), right=st.booleans())
+def test_inside(spans: list[Span], times: list[int], right: bool) -> None:
+    united = Intervals.from_arrays(*columns(spans)[:2])
+    wanted = np.array(times, np.int64)
+    found = native.inside(united.starts, united.ends, wanted, right=right)
+    assert found is not None
+    expected = _searched_inside(united, wanted, "right" if right else "left")
+    assert found.tolist() == expected.tolist()
+
+
+@given(spans=SPANS, in_order=st.booleans())
+def test_unite(spans: list[Span], in_order: bool) -> None:
+    starts, ends, _ = columns(sorted(spans) if in_order else spans)
+    starts, ends = (np.where(starts % 5 == 3, a, b) for a, b in ((ends, starts), (starts, ends)))
+    expected = Intervals._united(starts, ends)
+    assert Intervals.from_arrays(starts, ends) == expected
+    found = native.unite(starts, ends)
+    valid = starts[starts < ends]
+    assert (found is None) == bool((valid[1:] < valid[:-1]).any())
+    if found is not None:
+        assert Intervals(*found) == expected
+
+
+@st.composite
+def host_times(draw: st.DrawFn) -> HostTime:
+    """Draw what host threads spent: stretches of one cause, or of several as a replay has them."""
+    columns = draw(st.integers(1, 3))
+    threads, starts, ends, spent = [], [], [], []
+    for thread in draw(st.lists(st.integers(0, 5), unique=True, max_size=3).map(sorted)):
+        now = draw(st.integers(-5, 1 << 40))  # beyond 2**53, floats of NumPy round
+        for parts in draw(st.lists(st.lists(st.integers(0, 9), max_size=columns), max_size=5)):
+            row = [*parts, *[0] * (columns - len(parts))]
+            now += draw(st.integers(0, 2))
+            threads.append(thread)
+            starts.append(now)
+            now += sum(row)
+            ends.append(now)
+            spent.append(row)
+    by_cause = np.zeros((len(threads), len(IdleCause)), np.int64)
+    if spent:
+        by_cause[:, draw(st.permutations(range(len(IdleCause))))[:columns]] = spent
+    moments = [np.array(column, np.int64) for column in (threads, starts, ends)]
+    return HostTime.of_stretches(moments[0], moments[1], moments[2], by_cause)
+
+
+@st.composite
+def spans_of_threads(draw: st.DrawFn, hosts: HostTime) -> list[np.ndarray]:
+    """Draw host threads, starts and ends near the moments of these."""
+    moments = st.sampled_from([*hosts.time_ns.tolist(), 0])
+    time = st.builds(lambda moment, offset: moment + offset, moments, st.integers(-3, 9))
+    rows = draw(st.lists(st.tuples(st.integers(-1, 6), time, time), max_size=20))
+    return [np.array([row[i] for row in rows], np.int64) for i in range(3)]
+
+
+@given(data=st.data(), hosts=host_times())
+def test_host_spent(data: st.DataObject, hosts: HostTime) -> None:
+    threads, starts, ends = data.draw(spans_of_threads(hosts))
+    spent = native.host_spent(hosts.moments, threads, starts, ends)
+    assert spent is not None
+    assert spent.tolist() == hosts._spent(threads, starts, ends).tolist()
+    assert (spent.sum(axis=1) == np.maximum(ends - starts, 0)).all()
+
+
+@given(data=st.data(), hosts=host_times())
+def test_ledger_sums(data: st.DataObject, hosts: HostTime) -> None:
+    threads, starts, ends = data.draw(spans_of_threads(hosts))
+    starts, ends = np.minimum(starts, ends), np.maximum(starts, ends)
+    n = len(threads)
+    column = st.lists(st.integers(-50, 50), min_size=n, max_size=n)
+    busy = np.array(data.draw(column), np.int64) > 0
+    launched = starts + np.array(data.draw(column), np.int64)
+    part = np.array(data.draw(column), np.int64) % 3
+    gap = np.where(busy, -1, np.cumsum(~busy) - 1)
+    gaps = DeviceGaps(
+        starts[~busy], threads[~busy], launched[~busy], part[~busy] == 1, threads[~busy]
+    )
+    known = tuple(EntryLabel(name, ActivityPriority.COMPUTE) for name in "ab")
+    labels = EntryLabels(known, np.array([0, 1, 1], np.int64))
+    spans = DeviceSpans(starts, ends, np.where(busy, np.abs(threads) % 3, -1), gap)
+    account = DeviceAccount(0, spans, gaps, labels, hosts)
+    assert account._sums(spans, part, 3).tolist() == account._summed(spans, part, 3).tolist()
+
+
+def test_indexes_outside_of_buffers_are_refused() -> None:
+    one, zero = np.ones(1, np.int64), np.zeros(1, np.int64)
+    host = native.SpentMoments(zero, zero, zero, zero, zero, np.zeros((1, 1), np.int64), 2, 1)
+    for wrong in (
+        host._replace(first=2 * one),
+        host._replace(last=one),
+        host._replace(causes=-one),
+    ):
+        with pytest.raises(ValueError, match="out of bounds"):
+            native.host_spent(wrong, zero, zero, one)
+    with pytest.raises(ValueError, match="1 rows of 1 columns"):
+        native.host_spent(host._replace(spent_ns=zero), zero, zero, one)
+    gaps, spans = (zero, zero, zero), (zero, one, -one, zero, zero)
+    assert native.ledger_sums(host, gaps, spans, 1, 1) is not None
+    for at, value in ((2, one), (3, one), (4, one), (4, -one)):
+        wrong_spans = (*spans[:at], value, *spans[at + 1 :])
+        with pytest.raises(ValueError, match="out of bounds"):
+            native.ledger_sums(host, gaps, wrong_spans, 1, 1)
+    with pytest.raises(ValueError, match="out of bounds"):
+        native.ledger_sums(host, (zero, zero, 2 * one), spans, 1, 1)
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> ReplayProgram:
+    """Draw a program: calls of a few threads that wait, activities of a few streams and GPUs."""
+    n, m = draw(st.integers(0, 12)), draw(st.one_of(st.integers(0, 12), st.integers(100, 120)))
+    seed = np.random.default_rng(draw(st.integers(0, 1 << 30)))
+
+    def column(count: int, low: int, high: int) -> np.ndarray:
+        return seed.integers(low, high, count, dtype=np.int64, endpoint=True)
+
+    stream = column(m, 0, 3)
+    devices = np.unique(stream % 2)
+    wait = column(n, 0, 3) * column(n, 0, 1) if m else np.zeros(n, np.int64)
+    target = column(n, 0, max(m - 1, 0))
+    target = np.where(wait == CallWait.STREAM, target % (int(stream.max(initial=0)) + 1), target)
+    on_device = wait == CallWait.DEVICE
+    target[on_device] = seed.choice(devices, int(on_device.sum())) if m else 0
+    none = np.zeros(n, np.bool_)
+    return ReplayProgram(
+        start_ns=draw(st.integers(0, 50)),
+        end_ns=1_000,
+        host_thread=column(n, 0, 2),
+        gap_ns=column(n, -5, 20),
+        movable_ns=column(n, 0, 0),
+        own_ns=column(n, 0, 20),
+        mergeable=none,
+        mark=none,
+        wait=wait,
+        target=target,
+        tail_ns=column(n, 0, 5),
+        after_op=np.where(column(n, 0, 3) == 0, column(n, -1, m - 1), -1),
+        after_ns=column(n, 0, 9),
+        call=column(m, -1, n) if draw(st.booleans()) else np.sort(column(m, 0, n)),
+        stream=stream,
+        device=stream % 2,
+        engine=stream,
+        duration_ns=column(m, 0, 40),
+        inside=np.ones(m),
+        latency_base=column(m, 0, 3),
+        latency_ns=column(m, 0, 60),
+        stream_gap_ns=column(m, 0, 6),
+        needs=np.where(column(m, 0, draw(st.sampled_from([3, 99]))) == 0, column(m, -1, m - 1), -1),
+        needs_gap_ns=column(m, 0, 5),
+        removed=column(m, 0, 5) == 0,
+        trailing_ns=0,
+        counted=~none,
+    )
+
+
+@given(program=programs())
+def test_replay(program: ReplayProgram) -> None:
+    timing = run_program(program)
+    call_start, call_end, op_start, op_end = _simulated(program)
+    assert timing.call_start_ns.tolist() == call_start.tolist()
+    assert timing.call_end_ns.tolist() == call_end.tolist()
+    assert timing.op_start_ns.tolist() == op_start.tolist()
+    assert timing.op_end_ns.tolist() == op_end.tolist()
+
+
+@given(data=st.data(), program=programs())
+def test_replay_refuses_indexes_outside_of_buffers(
+    data: st.DataObject, program: ReplayProgram
+) -> None:
+    calls, ops = ("host_thread", "after_op"), ("call", "stream", "needs")
+    name = data.draw(st.sampled_from([*(calls if len(program.wait) else ()), *ops]))
+    column = getattr(program, name).copy()
+    if not len(column):
+        return
+    column[data.draw(st.integers(0, len(column) - 1))] = data.draw(
+        st.sampled_from([1 << 62, 1 << 40] if name in ("after_op", "needs", "call") else [-2])
+    )
+    with pytest.raises(ValueError, match="out of bounds"):
+        run_program(program.changed(**{name: column}))
+
+
+@given(spans=SPANS)
+def test_outer_calls(spans: list[Span]) -> None:
+    starts, ends, threads = columns(sorted(spans))
+    found = native.outer_calls(starts, ends, threads)
+    assert found is not None
+    outer, around = _outer_calls(starts, ends, threads)
+    assert found[0].tolist() == outer.tolist()
+    assert found[1].tolist() == around.tolist()
+
+
+def test_outer_calls_refuses_threads_below_0() -> None:
+    zero = np.zeros(1, np.int64)
+    with pytest.raises(ValueError, match="out of bounds"):
+        native.outer_calls(zero, zero, zero - 1)
+
+
+@given(times=RISING, data=st.data())
+def test_running_spent(times: list[int], data: st.DataObject) -> None:
+    stretches = max(len(times) - 1, 0)
+    column = data.draw(st.lists(st.integers(-1, 2), min_size=stretches, max_size=stretches))
+    moments, columns = np.array(times, np.int64), np.array(column, np.int64)
+    spent = native.running_spent(moments, columns, 3)
+    assert spent is not None
+    assert spent.tolist() == _running_spent(moments, columns, 3).tolist()
+    if 2 in column:
+        with pytest.raises(ValueError, match="out of bounds"):
+            native.running_spent(moments, columns, 2)

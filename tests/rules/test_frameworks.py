@@ -99,3 +99,28 @@ def test_advice_is_for_the_program(kernel: str, own: str) -> None:
     assert own in syncs.code
     for finding in diagnosis.findings:
         assert not FOREIGN.search(finding.code + finding.fix)
+
+
+@pytest.mark.parametrize(
+    ("modules", "expected"),
+    [
+        (("__main__", "torch.nn.modules.linear"), "TORCH"),
+        (("solve", "cupy._core.core"), "CUPY"),
+        (("numba.cuda.dispatcher",), "NUMBA"),
+        (("jax._src.api",), "JAX"),
+        (("libtorch_cuda.so", "torchlike"), "CUDA"),
+    ],
+)
+def test_packages_on_sampled_stacks_show_the_framework(
+    modules: tuple[str, ...], expected: str
+) -> None:
+    trace = build_trace(
+        {"source": "nsys-sqlite"},
+        kernels=[{"name": "gemm"}],
+        stack_samples=[{"time_ns": 1, "stack": 0, "source": "gpusight"}],
+        stack_frames=[
+            {"stack": 0, "depth": depth, "function": "f", "module": module}
+            for depth, module in enumerate(modules)
+        ],
+    )
+    assert framework_of(trace) is Framework[expected]

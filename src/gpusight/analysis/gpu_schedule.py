@@ -16,6 +16,7 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.launch_index import KeyIndex
+from gpusight.core import native
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -313,13 +314,44 @@ def _call_rows(trace: Trace, process: int | None, start_ns: int, end_ns: int) ->
     )
     if process is not None:
         frame = frame.filter(pl.col("process") == process)
-    thread = ["process", "thread"]
-    ended = pl.col("end_ns").cum_max().shift(1).over(thread)
-    frame = frame.with_columns((pl.col("start_ns") >= ended).fill_null(value=True).alias("outer"))
-    around = pl.when("outer").then("row").forward_fill().over(thread)
+    _, threads = number_rows(frame, ["process", "thread"])
+    starts, ends = (frame[column].to_numpy() for column in ("start_ns", "end_ns"))
+    found = native.outer_calls(starts, ends, threads) or _outer_calls(starts, ends, threads)
+    outer, around = found
     # Calls that run across an end of the window are cut there.
-    inside = pl.col("start_ns", "end_ns").clip(start_ns, end_ns)
-    return frame.with_columns(around.alias("around"), inside)
+    return frame.with_columns(
+        pl.Series("outer", outer, pl.Boolean),
+        frame["row"].gather(around).alias("around"),
+        pl.col("start_ns", "end_ns").clip(start_ns, end_ns),
+    )
+
+
+def _outer_calls(starts: Ints, ends: Ints, threads: Ints) -> tuple[Flags, Ints]:
+    """Return which calls are not inside another one of their thread, and which one is around."""
+    frame = pl.DataFrame({"start_ns": starts, "end_ns": ends, "thread": threads})
+    ended = pl.col("end_ns").cum_max().shift(1).over("thread")
+    outer = (pl.col("start_ns") >= ended).fill_null(value=True).alias("outer")
+    frame = frame.with_row_index("at").with_columns(outer)
+    around = pl.when("outer").then("at").forward_fill().over("thread").cast(pl.Int64)
+    return frame["outer"].to_numpy(), frame.select(around).to_series().to_numpy()
+
+
+def number_rows(frame: pl.DataFrame, keys: Sequence[str]) -> tuple[pl.DataFrame, Ints]:
+    """Return the distinct values of columns, in order of first appearance, and which each row has.
+
+    Rows in a row often have the same: only where they change are they looked up.
+    """
+    changes = pl.any_horizontal(pl.col(key).ne_missing(pl.col(key).shift(1)) for key in keys)
+    at = frame.select(changes.alias("changes"))["changes"].to_numpy().copy()
+    at[:1] = True
+    first = np.flatnonzero(at)
+    heads = frame.select(keys)[first]
+    known = heads.unique(maintain_order=True)
+    of_heads = heads.join(
+        known.with_row_index("number"), on=keys, how="left", nulls_equal=True, maintain_order="left"
+    )["number"]
+    lengths = np.diff(np.append(first, frame.height))
+    return known, np.repeat(of_heads.cast(pl.Int64).to_numpy(), lengths)
 
 
 def _api_calls(
@@ -340,11 +372,11 @@ def _api_calls(
         schema=calls.schema,
         orient="row",
     )
+    nodes = pl.concat([moments, calls])
     # A mark comes before the call that begins at the same moment.
-    nodes = pl.concat([moments, calls]).sort("start_ns", maintain_order=True)
-    pairs = nodes.select("process", "thread").unique(maintain_order=True).with_row_index("number")
-    number = nodes.join(pairs, on=["process", "thread"], maintain_order="left")["number"]
-    thread = number.cast(pl.Int64).to_numpy()
+    order = np.argsort(nodes["start_ns"].to_numpy(), kind="stable")
+    nodes = nodes[order]
+    pairs, thread = number_rows(nodes, ["process", "thread"])
     start, end, kind, row = (nodes[c].to_numpy() for c in ("start_ns", "end_ns", "kind", "row"))
     processes = pairs["process"].to_numpy()
     host_thread = assign_host_threads(thread, processes, kind, start, end)
@@ -369,8 +401,11 @@ def _activities(trace: Trace, process: int | None, start_ns: int, end_ns: int) -
         if trace.has(kind.table) or kind is OpKind.KERNEL
     ]
     ops = pl.concat(parts) if len(parts) == 1 else pl.concat(parts).sort("start_ns", "kind", "row")
-    streams = ops.select(STREAM_KEY).unique().sort(STREAM_KEY).with_row_index("stream_id")
-    return ops.join(streams, on=STREAM_KEY, how="left", nulls_equal=True, maintain_order="left")
+    known, stream = number_rows(ops, STREAM_KEY)
+    # Numbered in order of their keys.
+    numbers = np.empty(known.height, np.int64)
+    numbers[known.with_row_index("at").sort(STREAM_KEY)["at"]] = np.arange(known.height)
+    return ops.with_columns(pl.Series("stream_id", numbers[stream]))
 
 
 _ELSEWHERE = NONE - 1

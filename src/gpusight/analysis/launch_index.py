@@ -81,6 +81,8 @@ class KeyIndex:
         if process.null_count() == len(process) or not len(known):
             # Old captures, of one process, do not record which one GPU work belongs to.
             return np.full(len(process), 0 if len(known) <= 1 else NONE, dtype=np.int64)
+        if len(known) == 1 and not process.null_count():
+            return np.where(process.to_numpy() == known[0], 0, np.int64(NONE))
         of = process.fill_null(known[0]).to_numpy()
         codes = np.minimum(np.searchsorted(known, of), len(known) - 1)
         return np.where((known[codes] == of) & process.is_not_null().to_numpy(), codes, NONE)

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.clock_alignment import clock_shifts, clocks_agree
-from gpusight.analysis.gpu_schedule import NONE, OpKind, build_schedule
+from gpusight.analysis.gpu_schedule import NONE, OpKind, build_schedule, number_rows
 from gpusight.analysis.launch_index import launched
 from gpusight.analysis.profiler_costs import (
     COSTS,
@@ -484,22 +484,15 @@ class _MovedTimes:
         trace = self._schedule.trace
         if not set(_THREAD) <= set(TABLES[table].column_names):
             return np.full(trace.row_count(table), NONE)
-        schema = dict.fromkeys((*_THREAD, "number"), pl.Int64)
-        known = [(*key, number) for key, number in self._numbers.items()]
-        frame = trace.table(table, _THREAD).with_columns(pl.col(*_THREAD).cast(pl.Int64))
-        numbers = frame.fill_null(NONE).join(
-            pl.DataFrame(known, schema=schema, orient="row"),
-            on=_THREAD,
-            how="left",
-            maintain_order="left",
-        )["number"]
-        threads: Ints = numbers.fill_null(NONE).to_numpy()
-        return threads
+        known, rows = number_rows(trace.table(table, _THREAD), _THREAD)
+        keys = known.with_columns(pl.col(*_THREAD).cast(pl.Int64).fill_null(NONE)).rows()
+        numbers = np.array([self._numbers.get((p, t), NONE) for p, t in keys], np.int64)
+        return numbers[rows]
 
     def moments(self, thread: int, times: Ints) -> Ints:
         """Move moments of a thread, or of none: between its calls in proportion."""
         before, after = self._knots.get(thread, self._knots[NONE])
-        inside = np.interp(times, before, after)
+        inside = np.interp(times, *self._float_knots.get(thread, self._float_knots[NONE]))
         later = times - before[-1] + after[-1]
         moved: Ints = np.where(
             times <= before[0], times, np.where(times >= before[-1], later, inside)
@@ -509,11 +502,20 @@ class _MovedTimes:
     def recorded(self, *moments: int) -> tuple[int, ...]:
         """Return when moments of a replay are in the capture."""
         before, after = self._knots[NONE]
-        back = np.interp(moments, after, before)
+        float_before, float_after = self._float_knots[NONE]
+        back = np.interp(moments, float_after, float_before)
         later = np.array(moments) - after[-1] + before[-1]
         back = np.where(np.array(moments) >= after[-1], later, back)
         earlier = np.array(moments) <= after[0]
         return tuple(np.where(earlier, moments, back).astype(np.int64).tolist())
+
+    @cached_property
+    def _float_knots(self) -> dict[int, tuple[Reals, Reals]]:
+        """The knots as `interp` reads them, which otherwise copies them for every step."""
+        return {
+            thread: (before.astype(np.float64), after.astype(np.float64))
+            for thread, (before, after) in self._knots.items()
+        }
 
     @cached_property
     def _knots(self) -> dict[int, tuple[Ints, Ints]]:

@@ -17,6 +17,7 @@ from gpusight.analysis.gpu_schedule import NONE, CallKind
 from gpusight.analysis.replay.schedule_waits import WAIT_TAIL_NS
 from gpusight.analysis.replay.simulation import LatencyBase, run_program
 from gpusight.analysis.replay.window_replay import LATENCY_NS, calibrate
+from gpusight.trace.intervals import search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -191,7 +192,7 @@ def recorded_events(schedule: GpuSchedule, weights: Mapping[str, float] | None =
                 pl.col("thread").fill_null(NONE) == thread,
             )["start_ns"].to_numpy()
             edges = (schedule.before_calls[own], calls.start_ns[own], calls.end_ns[own])
-            before, start, end = (np.searchsorted(times, edge) for edge in edges)
+            before, start, end = (search(times, edge) for edge in edges)
             counts[0, own] += weight * np.maximum(start - before, 0)
             counts[1, own] += weight * np.maximum(end - start, 0)
     return counts

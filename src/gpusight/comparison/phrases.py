@@ -295,8 +295,8 @@ def bottleneck_phrase(comparison: Comparison) -> str:
 
 def busy_phrase(comparison: Comparison) -> str:
     """Show GPU busy before and after."""
-    shares = (format_share(side.busy_share) for side in (comparison.before, comparison.after))
-    return f"GPU busy {' -> '.join(shares)}"
+    sides = (comparison.before, comparison.after)
+    return f"GPU busy {' -> '.join(dict.fromkeys(format_share(s.busy_share) for s in sides))}"
 
 
 def bottleneck_sentence(comparison: Comparison) -> str:
@@ -304,6 +304,6 @@ def bottleneck_sentence(comparison: Comparison) -> str:
     sides = (comparison.before, comparison.after)
     needs = ""
     if sides[1].limit == HOST and all(side.host_share is not None for side in sides):
-        shares = " -> ".join(format_share(side.host_share) for side in sides)
+        shares = " -> ".join(dict.fromkeys(format_share(side.host_share) for side in sides))
         needs = f"it needs {shares} of {whole(comparison)[0]}, "
     return f"{bottleneck_phrase(comparison)} ({needs}{busy_phrase(comparison)})."

@@ -61,8 +61,16 @@ def open_library(path: Path = LIBRARY, folder: Path = FOLDER) -> CoreStatus:
         return CoreStatus(None, f"{path.name} cannot be loaded: {error}")
     built_from.restype, named.restype = ctypes.c_uint32, ctypes.c_char_p
     if built_from() != source_checksum(folder):
+        _close(library)
         return CoreStatus(None, f"{path.name} was built from other sources; run scripts/setup")
     return CoreStatus(library, "", named().decode("utf-8", "replace"))
+
+
+def _close(library: ctypes.CDLL) -> None:
+    """Let go of a library: while it is loaded, its path gives it again, whatever lies there now."""
+    import _ctypes
+
+    getattr(_ctypes, "FreeLibrary" if sys.platform == "win32" else "dlclose")(library._handle)
 
 
 @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,8 +22,29 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
 
 _COUNT, _BUFFER = ctypes.c_int64, ctypes.c_void_p
+_HOST_TIME = (*[_COUNT, _BUFFER] * 2, *[_BUFFER] * 2, _COUNT, *[_BUFFER] * 2, *[_COUNT] * 2)
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "enclosing": (None, _COUNT, *[_BUFFER] * 4),
+    "host_spent": (ctypes.c_int, *_HOST_TIME, _COUNT, *[_BUFFER] * 4),
+    "inside": (None, _COUNT, *[_BUFFER] * 2, _COUNT, _BUFFER, _COUNT, _BUFFER),
+    "ledger_sums": (
+        ctypes.c_int,
+        *_HOST_TIME,
+        *(_COUNT, *[_BUFFER] * 3),
+        *(_COUNT, *[_BUFFER] * 5),
+        *(_COUNT, _COUNT, _BUFFER),
+    ),
+    "outer_calls": (ctypes.c_int, _COUNT, *[_BUFFER] * 3, _COUNT, *[_BUFFER] * 2),
+    "replay": (
+        ctypes.c_int,
+        *(_COUNT, *[_BUFFER] * 8),
+        *(_COUNT, *[_BUFFER] * 10),
+        *(_COUNT, _COUNT, _COUNT, _COUNT),
+        *[_BUFFER] * 6,
+    ),
+    "running_spent": (ctypes.c_int, _COUNT, _BUFFER, _BUFFER, _COUNT, _BUFFER),
+    "search": (None, _COUNT, _BUFFER, _COUNT, _BUFFER, _COUNT, _BUFFER),
+    "unite": (_COUNT, _COUNT, *[_BUFFER] * 4),
     "nested_lines": (_COUNT, _COUNT, *[_BUFFER] * 4),
 }
 """Result and arguments of every function."""
@@ -57,6 +78,21 @@ def _ints(array: NDArray[Any], length: int) -> Ints:
     return column
 
 
+def outer_calls(starts: Ints, ends: Ints, threads: Ints) -> tuple[NDArray[np.bool_], Ints] | None:
+    """Find the calls in no earlier call of their thread, and the last such call up to each."""
+    function = _function("outer_calls")
+    if function is None:
+        return None
+    n, count = len(starts), int(threads.max(initial=-1)) + 1
+    is_outer, around = np.empty(n, np.bool_), np.empty(n, np.int64)
+    columns = [_ints(column, n) for column in (starts, ends, threads)]
+    _call(function, n, *columns, count, is_outer, around)
+    return is_outer, around
+
+
+# Intervals ----------------------------------------------------------------------------------------
+
+
 def enclosing(starts: Ints, ends: Ints, threads: Ints) -> Ints | None:
     """Find the position of the interval around each, -1 for none; sorted by thread and start."""
     function = _function("enclosing")
@@ -66,6 +102,168 @@ def enclosing(starts: Ints, ends: Ints, threads: Ints) -> Ints | None:
     outer = np.empty(n, np.int64)
     _call(function, n, _ints(starts, n), _ints(ends, n), _ints(threads, n), outer)
     return outer
+
+
+def search(values: Ints, times: Ints, *, right: bool) -> Ints | None:
+    """Find where times would be among rising values; fast where times rise as well."""
+    function = _function("search")
+    if function is None:
+        return None
+    n, m = len(values), len(times)
+    positions = np.empty(m, np.int64)
+    _call(function, n, _ints(values, n), m, _ints(times, m), int(right), positions)
+    return positions
+
+
+def inside(starts: Ints, ends: Ints, times: Ints, *, right: bool) -> NDArray[np.bool_] | None:
+    """Find which times lie in sorted spans; on the left: the instant before each."""
+    function = _function("inside")
+    if function is None:
+        return None
+    n, m = len(starts), len(times)
+    found = np.empty(m, np.bool_)
+    _call(function, n, _ints(starts, n), _ints(ends, n), m, _ints(times, m), int(right), found)
+    return found
+
+
+def unite(starts: Ints, ends: Ints) -> tuple[Ints, Ints] | None:
+    """Unite spans; None also where they are not in order of start."""
+    function = _function("unite")
+    if function is None:
+        return None
+    n = len(starts)
+    united_starts, united_ends = np.empty(n, np.int64), np.empty(n, np.int64)
+    columns = (_ints(starts, n), _ints(ends, n), united_starts, united_ends)
+    count = function(n, *(column.ctypes.data for column in columns))
+    if count == BAD_INPUT:
+        return None
+    # Copies, so that a few spans do not keep long arrays.
+    return united_starts[:count].copy(), united_ends[:count].copy()
+
+
+# The ledger ---------------------------------------------------------------------------------------
+
+
+class SpentMoments(NamedTuple):
+    """`HostTime` as the core reads it."""
+
+    time_ns: Ints
+    threads: Ints
+    """The host threads, rising, and the first and last moment of each."""
+    first: Ints
+    last: Ints
+    causes: Ints
+    """Those that have a column."""
+    spent_ns: Ints
+    """A row a moment, a column a cause."""
+    cause_count: int
+    unknown: int
+    """The cause of time that nothing is known of."""
+
+    def arguments(self) -> list[int | NDArray[Any]]:
+        """Return what functions of the core are called with."""
+        moments, threads, kinds = len(self.time_ns), len(self.threads), len(self.causes)
+        spent = np.ascontiguousarray(self.spent_ns, np.int64)
+        if spent.shape != (moments, kinds):
+            raise ValueError(f"{moments} rows of {kinds} columns are needed, not {spent.shape}")
+        keys = (_ints(column, threads) for column in (self.threads, self.first, self.last))
+        times, causes = _ints(self.time_ns, moments), _ints(self.causes, kinds)
+        known = (self.cause_count, int(self.unknown))
+        return [moments, times, threads, *keys, kinds, causes, spent, *known]
+
+
+def host_spent(host: SpentMoments, threads: Ints, starts: Ints, ends: Ints) -> Ints | None:
+    """Return the ns of each cause that host threads spent in spans, one row a span."""
+    function = _function("host_spent")
+    if function is None:
+        return None
+    m = len(threads)
+    spans = (_ints(column, m) for column in (threads, starts, ends))
+    spent = np.empty((m, host.cause_count), np.int64)
+    _call(function, *host.arguments(), m, *spans, spent)
+    return spent
+
+
+def running_spent(times: Ints, columns: Ints, count: int) -> Ints | None:
+    """Return what was spent on each of `count` causes until each time; -1 counts for none."""
+    function = _function("running_spent")
+    if function is None:
+        return None
+    n = len(times)
+    spent = np.empty((n, count), np.int64)
+    of_stretches = _ints(columns, max(n - 1, 0))
+    _call(function, n, _ints(times, n), of_stretches, count, spent)
+    return spent
+
+
+def ledger_sums(
+    host: SpentMoments,
+    gaps: tuple[Ints, ...],
+    spans: tuple[Ints, ...],
+    labels: int,
+    parts: int,
+) -> Ints | None:
+    """Add up spans of a GPU by part and by what they count for: labels, then causes.
+
+    `gaps` are host thread, when it had launched, and the cause of the rest; `spans` are start,
+    end, label (-1 for idle ones), gap and part.
+    """
+    function = _function("ledger_sums")
+    if function is None:
+        return None
+    n, m = len(gaps[0]), len(spans[0])
+    sums = np.zeros((parts, labels + host.cause_count), np.int64)
+    of_gaps = [_ints(column, n) for column in gaps]
+    of_spans = [_ints(column, m) for column in spans]
+    _call(function, *host.arguments(), n, *of_gaps, m, *of_spans, labels, parts, sums)
+    return sums
+
+
+# The replay ---------------------------------------------------------------------------------------
+
+
+def replay(
+    calls: tuple[Ints, ...],
+    ops: tuple[Ints, ...],
+    is_removed: NDArray[np.bool_],
+    start_ns: int,
+    streams_of_devices: tuple[Ints, Ints],
+) -> tuple[Ints, Ints, Ints, Ints] | None:
+    """Simulate a program; returns starts and ends of calls, then those of GPU activities.
+
+    `calls` and `ops` are columns of `ReplayProgram` in the order of `core/replay.c`; `is_removed`
+    is that of activities. The devices and streams are pairs.
+    """
+    function = _function("replay")
+    if function is None:
+        return None
+    n, m, pairs = len(calls[0]), len(ops[0]), len(streams_of_devices[0])
+    of_calls = [_ints(column, n) for column in calls]
+    of_ops = [_ints(column, m) for column in ops]
+    removed = np.ascontiguousarray(is_removed, np.bool_)
+    if removed.shape != (m,):
+        raise ValueError(f"columns of {m} values are needed, one has {removed.shape}")
+    threads, streams = (int(c.max(initial=-1)) + 1 for c in (calls[0], ops[2]))
+    of_devices = [_ints(column, pairs) for column in streams_of_devices]
+    call_start, call_end = np.empty(n, np.int64), np.empty(n, np.int64)
+    op_start, op_end = np.empty(m, np.int64), np.zeros(m, np.int64)
+    times = call_start, call_end, op_start, op_end
+    _call(
+        function,
+        n,
+        *of_calls,
+        m,
+        *of_ops[:7],
+        removed,
+        *of_ops[7:],
+        threads,
+        streams,
+        start_ns,
+        pairs,
+        *of_devices,
+        *times,
+    )
+    return times
 
 
 def nested_lines(starts: Ints, ends: Ints) -> Ints | None:

@@ -204,7 +204,10 @@ def _outside_plan_line(
     """Give a finding that is not in the plan; its title loses what is too much for the line."""
     text = summary.outside_plan_text(timeline, finding)
     over = 0 if width is None else display_width(text) - width
-    if over > 0:
+    without = text.replace(", not a fix (", " (")
+    if over > 0 and display_width(text) - display_width(without) >= over:
+        text = without
+    elif over > 0:
         title = _fitted(finding.title, max(1, display_width(finding.title) - over))
         text = summary.outside_plan_text(timeline, replace(finding, title=title))
     return _line(text, width)

@@ -71,14 +71,14 @@ def stats_to_markdown(report: StatsReport) -> str:
             cell if n else markdown_code(cell) if cell else ""
             for cell, n in zip(row, numeric, strict=True)
         ]
-        for row in _grouped(report)
+        for row in _grouped(report).iter_rows()
     ]
     return markdown_table([escape_markdown(h) for h in _headers(report)], numeric, rows) + "\n"
 
 
 def stats_to_column(report: StatsReport) -> str:
     """Write aligned columns as `nsys stats` does, names whole."""
-    rows = [tuple(map(safe_text, row)) for row in _grouped(report)]
+    rows = [tuple(map(safe_text, row)) for row in _grouped(report).iter_rows()]
     headers = _headers(report)
     columns = list(zip(*rows, strict=True)) if rows else [() for _ in headers]
     widths = [
@@ -98,13 +98,12 @@ def stats_as_printed(report: StatsReport) -> TableResult:
 
     Kernels have their short names, which differ, as in `kernels`; the full name is a hidden column.
     """
-    schema = dict.fromkeys(_headers(report), pl.String)
-    frame = pl.DataFrame(_grouped(report), schema=schema, orient="row")
+    frame = _grouped(report)
     fields = _fields(report)
     header = report.kernel_column
     if header:
         other = pl.col(header).str.starts_with("[CUDA ")  # memcpys and memsets
-        if "Category" in schema:
+        if "Category" in frame.columns:
             other |= pl.col("Category") != "CUDA_KERNEL"
         labels = dict(unique_short_names(frame.filter(~other)[header].unique(maintain_order=True)))
         short = pl.when(other).then(header).otherwise(pl.col(header).replace(labels))
@@ -145,17 +144,22 @@ def _headers(report: StatsReport) -> list[str]:
     return [c.header for c in report.columns]
 
 
-def _grouped(report: StatsReport) -> list[tuple[str, ...]]:
-    """Give the printed rows with thousands grouped, as nsys does where people read."""
-    grouped = [c.cell in _GROUPED for c in report.columns]
-    return [
-        tuple(group(cell) if g else cell for cell, g in zip(row, grouped, strict=True))
-        for row in report.csv_rows()
-    ]
+def _grouped(report: StatsReport) -> pl.DataFrame:
+    """Give the printed cells with thousands grouped, as nsys does where people read."""
+    printed = report.cells()
+    return pl.DataFrame(
+        {
+            column.header: list(map(group, cells)) if column.cell in _GROUPED else cells
+            for column, cells in zip(report.columns, printed.get_columns(), strict=True)
+        },
+        schema=dict.fromkeys(_headers(report), pl.String),
+    )
 
 
 def group(number: str) -> str:
     """Group the thousands of a printed number: `1234567.5` gives `1,234,567.5`."""
+    if number.isdecimal():
+        return f"{int(number):,}"
     whole, point, fraction = number.partition(".")
     sign = "-" if whole.startswith("-") else ""
     digits = whole.removeprefix("-")

@@ -78,12 +78,20 @@ class TextColumn:
     @classmethod
     def natural(cls, heading: str, cells: Sequence[str], **options: Any) -> TextColumn:
         """Make a column as wide as its widest cell."""
-        width = max(map(display_width, (heading, *cells)))
+        measure = len if "".join(cells).isascii() else display_width
+        width = max(display_width(heading), max(map(measure, cells), default=0))
         return cls(heading, tuple(cells), width, **options)
 
     def padded(self, row: int) -> str:
         """Give one cell at the column's full width."""
         return pad(self.cells[row], self.width, right=self.right)
+
+    def padded_cells(self) -> list[str]:
+        """Give all cells at the column's full width; long columns are filled at once."""
+        if "".join(self.cells).isascii():
+            fill = str.rjust if self.right else str.ljust
+            return [fill(cell, self.width) for cell in self.cells]
+        return [pad(cell, self.width, right=self.right) for cell in self.cells]
 
     @property
     def padded_heading(self) -> str:
@@ -201,7 +209,7 @@ def indented(cells: Iterable[str], field: Field, frame: pl.DataFrame, space: str
 
 def _column(field: Field, frame: pl.DataFrame) -> TextColumn:
     values = frame.get_column(field.key).to_list()
-    cells = indented((show(v, field.fmt) for v in values), field, frame, "  ")
+    cells = indented(_shown(values, field.fmt), field, frame, "  ")
     if field.fmt in _WITH_UNITS:
         cells = align_units(cells)
     right = field.fmt in NUMERIC
@@ -215,6 +223,13 @@ def _column(field: Field, frame: pl.DataFrame) -> TextColumn:
     )
     free_text = field.fmt is Fmt.TEXT and column.width > _MIN_CUT_WIDTH
     return replace(column, can_shorten=field.fmt is Fmt.NAME or free_text)
+
+
+def _shown(values: Sequence[Any], fmt: Fmt) -> Sequence[str]:
+    # A long column of plain texts is checked at once.
+    if all(type(value) is str for value in values) and "".join(values).isprintable():
+        return values
+    return [show(value, fmt) for value in values]
 
 
 def _fraction(value: object) -> float:

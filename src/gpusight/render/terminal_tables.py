@@ -115,23 +115,26 @@ def _row_lines(layout: TextTableLayout, *, colored: bool) -> Iterator[StyledLine
     with_bars = colored and layout.bar_width > 0
     barred = next((c for c in layout.columns if c.shares and with_bars), None)
     rule = "─" if colored else "-"
-    for row in range(-2, layout.rows):
+    gaps = [("", ""), *[(" " * layout.gap, "")] * (len(layout.columns) - 1)]
+    heading: list[tuple[str, str]] = []
+    under: list[tuple[str, str]] = []
+    for gap, column in zip(gaps, layout.columns, strict=True):
+        heading += [gap, (column.padded_heading, "bold")]
+        under += [gap, (rule * column.width, "dim")]
+        if column is barred:
+            heading.append((" " * (layout.bar_width + 1), "dim"))
+            under.append((rule * (layout.bar_width + 1), "dim"))
+    yield StyledLine.of_parts(heading)
+    yield StyledLine.of_parts(under)
+    styles = [column.style for column in layout.columns]
+    for row, cells in enumerate(zip(*(c.padded_cells() for c in layout.columns), strict=True)):
         parts: list[tuple[str, str]] = []
-        for index, column in enumerate(layout.columns):
-            parts.append((" " * layout.gap if index else "", ""))
-            if row == -2:
-                parts.append((column.padded_heading, "bold"))
-            elif row == -1:
-                parts.append((rule * column.width, "dim"))
-            else:
-                cell = column.padded(row)
-                parts.append((cell, "dim" if cell.strip() == "-" else column.style))
-            if column is barred and row >= 0:
+        for gap, column, cell, style in zip(gaps, layout.columns, cells, styles, strict=True):
+            parts += (gap, (cell, "dim" if cell.strip() == "-" else style))
+            if column is barred:
                 # The largest share of the table takes the whole width.
                 bar = _bar(column.shares[row] / max(column.shares), layout.bar_width)
                 parts.append((" " + bar.ljust(layout.bar_width), "green"))
-            elif column is barred:
-                parts.append(((" " if row == -2 else rule) * (layout.bar_width + 1), "dim"))
         yield StyledLine.of_parts(parts)
 
 

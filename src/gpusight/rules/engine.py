@@ -534,7 +534,7 @@ def _kernel_finding(
         confidence_reason=reason,
         estimate=match.estimate or rule.estimate,
         evidence=match.evidence,
-        why=rule.why,
+        why=match.why or rule.why,
         fix=match.fix or rule.fix,
         code=match.code or rule.code,
         caveats=match.caveats or rule.caveats,

@@ -60,10 +60,17 @@ _KERNEL_NAMES = {
     Framework.JULIA: re.compile(r"CuDeviceArray|CompilerMetadata|^julia_|^gpu_\w+_$"),
 }
 """Names of kernels that only programs of a framework have."""
+_PACKAGES = {
+    "torch": Framework.TORCH,
+    "jax": Framework.JAX,
+    "cupy": Framework.CUPY,
+    "numba": Framework.NUMBA,
+}
+"""Python packages whose code was seen on sampled stacks."""
 
 
 def framework_of(trace: Trace) -> Framework:
-    """Detect the framework from the profiler, operators, kernels and ranges."""
+    """Detect the framework from the profiler, operators, kernels, ranges and sampled stacks."""
     if trace.meta.source.startswith("jax"):
         return Framework.JAX
     if trace.has("cpu_ops") or trace.meta.source.startswith("torch"):
@@ -83,7 +90,9 @@ def framework_of(trace: Trace) -> Framework:
             return framework
     # Kernels of a program are not visible where its CUDA graphs were traced as one event.
     hidden = not kernels and trace.has("graph_launches")
-    return Framework.TORCH if hidden and _runs_python(trace) else Framework.CUDA
+    otherwise = Framework.TORCH if hidden and _runs_python(trace) else Framework.CUDA
+    seen = {name.partition(".")[0] for name in _names(trace, "stack_frames", "module")}
+    return next((_PACKAGES[package] for package in _PACKAGES if package in seen), otherwise)
 
 
 def _runs_python(trace: Trace) -> bool:
@@ -91,5 +100,5 @@ def _runs_python(trace: Trace) -> bool:
     return any(PurePath(name).name.startswith("python") for name in processes if name)
 
 
-def _names(trace: Trace, table: str) -> list[str]:
-    return names_of(trace.table(table, ["name"])["name"]) if trace.has(table) else []
+def _names(trace: Trace, table: str, column: str = "name") -> list[str]:
+    return names_of(trace.table(table, [column])[column]) if trace.has(table) else []

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 import polars as pl
 
+from gpusight.core import native
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -52,6 +54,11 @@ class Intervals:
     @classmethod
     def from_arrays(cls, starts: Ints, ends: Ints) -> Intervals:
         """Unite spans in any order; overlaps merge, empty and reversed ones do not count."""
+        united = native.unite(_as_int64(starts), _as_int64(ends))
+        return cls._united(starts, ends) if united is None else cls(*united)
+
+    @classmethod
+    def _united(cls, starts: Ints, ends: Ints) -> Intervals:
         first, last = _valid_spans(starts, ends)
         if first.size == 0:
             return cls.empty()
@@ -161,9 +168,23 @@ def contains(a: Intervals, times: Ints) -> Flags:
 
 def _inside(a: Intervals, times: Ints, side: Literal["left", "right"]) -> Flags:
     """Return whether each time is in a; on the left side, the instant just before it."""
+    found = native.inside(a.starts, a.ends, times, right=side == "right")
+    return _searched_inside(a, times, side) if found is None else found
+
+
+def _searched_inside(a: Intervals, times: Ints, side: Literal["left", "right"]) -> Flags:
     begun = np.searchsorted(a.starts, times, side=side)
     inside: Flags = begun > np.searchsorted(a.ends, times, side=side)
     return inside
+
+
+def search(values: Ints, times: Ints, side: Literal["left", "right"] = "left") -> Ints:
+    """Find where times would be among rising values, as `numpy.searchsorted` does.
+
+    Where times rise as well, as those of two tables do, each is found next to the one before.
+    """
+    found = native.search(values, times, right=side == "right")
+    return np.searchsorted(values, times, side=side) if found is None else found
 
 
 def _covered_before(a: Intervals, times: Ints) -> NDArray[np.uint64]:
@@ -172,7 +193,7 @@ def _covered_before(a: Intervals, times: Ints) -> NDArray[np.uint64]:
         return np.zeros(times.shape, np.uint64)
     covered = np.zeros(len(a) + 1, np.uint64)
     np.cumsum(_distance(a.starts, a.ends), out=covered[1:])
-    begun = np.searchsorted(a.starts, times, side="right")
+    begun = search(a.starts, times, side="right")
     # The last span begun may reach past the time: that part is not before it.
     reach = a.ends[np.maximum(begun - 1, 0)]
     beyond = _distance(np.minimum(times, reach), reach)

@@ -211,7 +211,7 @@ def _placed(of_device: DeviceAccount, host: _HostPieces) -> _Placed:
             entries[of_device.labels.of_op[spans.op[busy]]],
         ),
         host.during(of_device.gaps.host_thread[idle.gap], idle.start_ns, until),
-        _Placed(until, idle.end_ns, _CAUSES[of_device.gaps.rest(idle)]),
+        _Placed(until, idle.end_ns, _CAUSES[of_device.gaps.rest[idle.gap]]),
     )
 
 

@@ -192,3 +192,22 @@ def test_ranges_of_nvtx_have_no_source() -> None:
     ranges = open_trace(DATA / "dataload.sqlite", cache=False).table("ranges", ["source", "record"])
     assert ranges["source"].null_count() == ranges.height
     assert ranges["record"].null_count() == 0
+
+
+def test_chains_of_cuda_calls_numbered_from_one_belong_to_calls_numbered_from_zero(
+    tmp_path: Path,
+) -> None:
+    """As nsys before 2022 has them; newer versions number both from 0."""
+    path = Path(shutil.copy(DATA / "odd_cpu.sqlite", tmp_path / "old.sqlite"))
+    db = sqlite3.connect(path)
+    db.executescript("UPDATE CUDA_CALLCHAINS SET id = -1 - id; UPDATE CUDA_CALLCHAINS SET id = -id")
+    db.commit()
+    assert db.execute("SELECT min(id) FROM CUDA_CALLCHAINS").fetchone() == (1,)
+    db.close()
+    old, new = (open_trace(p, cache=False) for p in (path, DATA / "odd_cpu.sqlite"))
+    assert old.callchains.equals(new.callchains)
+    chains = old.callchains.filter(pl.col("source").cast(str) == "api_calls")
+    named = old.api_calls.join(chains, on="callchain").filter(
+        pl.col("symbol_right").cast(str) == pl.col("name").cast(str)
+    )
+    assert named["callchain"].n_unique() == old.api_calls["callchain"].drop_nulls().n_unique() == 56

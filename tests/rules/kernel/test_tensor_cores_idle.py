@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpusight.analysis.counters.profiled_launch import launches
+from gpusight.hardware.gpu_lookup import find_gpu
 from gpusight.rules.rule import Clean, KernelRuleMatch, RuleNotApplicable
 from tests.rules.kernel.rule_launches import FFMA, FOUND, L1_DATA, matched, speedup
 from tests.rules.launches import ELAPSED, IDLE, launch_of, trace_of, verdict_of
@@ -29,13 +31,20 @@ FED_BY_L1 = {
 
 
 def test_a_gpu_without_tensor_cores_is_clean() -> None:
-    from dataclasses import replace
-
-    from gpusight.hardware.gpu_lookup import find_gpu
-
     launch = launch_of(**FOUND["tensor-cores-idle"])
     pascal = replace(launch, gpu=find_gpu("GTX 1080 Ti"))
     assert isinstance(verdict_of("tensor-cores-idle", pascal), Clean)
+
+
+def test_a_gpu_without_tf32_is_not_told_to_use_it() -> None:
+    launch = launch_of(**FOUND["tensor-cores-idle"])
+    for name, absent in (("Tesla T4", True), ("NVIDIA A100-SXM4-40GB", False)):
+        other = replace(launch, gpu=find_gpu(name))
+        verdict = verdict_of("tensor-cores-idle", other)
+        assert isinstance(verdict, KernelRuleMatch)
+        assert (verdict.fix == "") is not absent
+        if absent:
+            assert "TF32" not in f"{verdict.fix} {verdict.code} {verdict.caveats}"
 
 
 def test_a_matrix_times_a_vector_does_not_want_tensor_cores() -> None:
@@ -56,8 +65,6 @@ def test_a_gemm_fed_by_l1() -> None:
 
 def test_a_gemm_near_the_fp32_peak_leaves_tensor_cores_idle() -> None:
     """As in printed tables: neither tensor cores nor the name of the GPU are known."""
-    from dataclasses import replace
-
     from gpusight.hardware.gpu_table import Peaks
 
     def verdict_at(percent: int) -> RuleVerdict:

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.attribution.nested_intervals import first_known
+from gpusight.analysis.attribution.nested_intervals import first_known, lookup
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind, ScheduleTiming, build_schedule
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.ledger.ledger_entries import (
@@ -20,7 +20,8 @@ from gpusight.analysis.ledger.ledger_entries import (
     IdleCause,
     label_work,
 )
-from gpusight.trace.intervals import distinct
+from gpusight.core import native
+from gpusight.trace.intervals import distinct, search
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import GpuSchedule
@@ -84,7 +85,7 @@ class DeviceSpans:
             return self
         inside = times[(times > self.start_ns[0]) & (times < self.end_ns[-1])]
         starts = distinct(self.start_ns, inside)
-        at = np.searchsorted(self.start_ns, starts, side="right") - 1
+        at = search(self.start_ns, starts, side="right") - 1
         ends = np.append(starts[1:], self.end_ns[-1])
         return DeviceSpans(starts, ends, self.op[at], self.gap[at])
 
@@ -107,7 +108,7 @@ class DeviceGaps:
         """Return the ns of each cause of idle spans, one row a span."""
         until = self.until(idle)
         spent = hosts.spent(self.host_thread[idle.gap], idle.start_ns, until)
-        spent[np.arange(len(idle)), self.rest(idle)] += idle.end_ns - until
+        spent[np.arange(len(idle)), self.rest[idle.gap]] += idle.end_ns - until
         return spent
 
     def until(self, idle: DeviceSpans) -> Ints:
@@ -115,9 +116,10 @@ class DeviceGaps:
         until: Ints = np.clip(self.launched_ns[idle.gap], idle.start_ns, idle.end_ns)
         return until
 
-    def rest(self, idle: DeviceSpans) -> Ints:
-        """Return the cause of what remains of each idle span then."""
-        return np.where(self.queued[idle.gap], int(IdleCause.QUEUED), int(IdleCause.LAUNCHING))
+    @property
+    def rest(self) -> Ints:
+        """The cause of what remains of each gap then."""
+        return np.where(self.queued, int(IdleCause.QUEUED), int(IdleCause.LAUNCHING))
 
 
 def spans_of(
@@ -172,7 +174,7 @@ class _Layer:
         """Return what runs at each time; `NONE` for nothing."""
         if not len(self.op):
             return np.full(len(times), NONE, np.int64)
-        at = np.searchsorted(self.start_ns, times, side="right") - 1
+        at = search(self.start_ns, times, side="right") - 1
         return np.where((at >= 0) & (times < self.end_ns[at]), self.op[at], NONE)
 
 
@@ -181,7 +183,7 @@ def _gaps(
 ) -> DeviceGaps:
     """Find what ended each gap, who launched it and when."""
     calls, ops = schedule.calls, schedule.ops
-    after = np.searchsorted(timing.op_start_ns[own], end, side="left")
+    after = search(timing.op_start_ns[own], end, side="left")
     ended = after < len(own)
     op = np.where(ended, np.append(own, NONE)[np.minimum(after, len(own))], NONE)
     call = np.where(ended, ops.call[op] if len(ops) else NONE, NONE)
@@ -189,7 +191,7 @@ def _gaps(
     # that launched last counts.
     unlaunched = ~ended | np.append(_migrations(schedule), False)[op]
     launching = own[ops.call[own] != NONE]
-    before = np.searchsorted(timing.op_start_ns[launching], end, side="left") - 1
+    before = search(timing.op_start_ns[launching], end, side="left") - 1
     last_call = np.append(ops.call[launching], NONE)[
         np.where(len(launching), np.maximum(before, 0), -1)
     ]
@@ -374,7 +376,7 @@ class DeviceAccount:
         Parts are in order of start and do not overlap.
         """
         spans = self.spans.cut(np.concatenate((starts, ends)))
-        at = np.searchsorted(starts, spans.start_ns, side="right") - 1
+        at = search(starts, spans.start_ns, side="right") - 1
         inside = (at >= 0) & (spans.start_ns < np.append(ends, 0)[at])
         sums = self._sums(spans, np.where(inside, at, len(starts)), len(starts) + 1)[:-1]
         numbers = {name: number for number, name in enumerate(self.names)}
@@ -386,6 +388,17 @@ class DeviceAccount:
 
     def _sums(self, spans: DeviceSpans, part: Ints, parts: int) -> Ints:
         """Add spans up, by the part they belong to (rows) and what they count for (columns)."""
+        gaps, labels = self.gaps, self.labels
+        compiled = native.ledger_sums(
+            self.hosts.moments,
+            (gaps.host_thread, gaps.launched_ns, gaps.rest),
+            (spans.start_ns, spans.end_ns, lookup(labels.of_op, spans.op), spans.gap, part),
+            len(labels.known),
+            parts,
+        )
+        return self._summed(spans, part, parts) if compiled is None else compiled
+
+    def _summed(self, spans: DeviceSpans, part: Ints, parts: int) -> Ints:
         columns = len(self.labels.known) + len(IdleCause)
         busy = np.flatnonzero(spans.gap < 0)
         key = part[busy] * columns + self.labels.of_op[spans.op[busy]]

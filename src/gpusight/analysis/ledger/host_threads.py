@@ -15,7 +15,8 @@ import polars as pl
 from gpusight.analysis.attribution.nested_intervals import joint_keys
 from gpusight.analysis.gpu_schedule import CallKind, OpKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
-from gpusight.trace.intervals import Intervals, coverage
+from gpusight.core import native
+from gpusight.trace.intervals import Intervals, coverage, search
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,7 +119,7 @@ class LaunchThreads:
     def threads_at(self, host_threads: Ints, times: Ints) -> Ints:
         """Return the thread (position in `GpuSchedule.threads`) that worked at a time."""
         places = self.axis.at(host_threads, times)
-        at = np.searchsorted(self.shifts.start_ns, places, side="right") - 1
+        at = search(self.shifts.start_ns, places, side="right") - 1
         threads: Ints = self.shifts.thread[at]
         return threads
 
@@ -141,8 +142,8 @@ class LaunchThreads:
         # Cut out of each thread what lies in its shifts, and move that onto the host thread.
         offset = (codes - shifts.host_thread) * (self.axis.length_ns + 1)
         starts, ends = shifts.start_ns + offset, shifts.end_ns + offset
-        first = np.searchsorted(spans.ends, starts, side="right")
-        after = np.maximum(np.searchsorted(spans.starts, ends, side="left"), first)
+        first = search(spans.ends, starts, side="right")
+        after = np.maximum(search(spans.starts, ends), first)
         count = after - first
         shift = np.repeat(np.arange(len(starts)), count)
         at = np.arange(len(shift)) - np.repeat(np.cumsum(count) - count, count) + first[shift]
@@ -200,6 +201,10 @@ class HostTime:
         Rows sum to the length of their span exactly: where nothing is known of a thread, the cause
         is unknown. Reversed spans count nothing.
         """
+        compiled = native.host_spent(self.moments, host_threads, starts, ends)
+        return self._spent(host_threads, starts, ends) if compiled is None else compiled
+
+    def _spent(self, host_threads: Ints, starts: Ints, ends: Ints) -> Ints:
         length = np.maximum(ends - starts, 0)
         spent = np.zeros((len(length), len(IdleCause)), np.int64)
         if len(self.host_thread):
@@ -244,7 +249,20 @@ class HostTime:
     def _bounds(self) -> tuple[Ints, Ints, Ints]:
         """The host threads, and the first and last moment of each."""
         first = np.flatnonzero(np.diff(self.host_thread, prepend=-1))
-        return self.host_thread[first], first, np.append(first[1:], len(self.host_thread)) - 1
+        last = np.append(first, len(self.host_thread))[1:] - 1
+        return self.host_thread[first], first, last
+
+    @cached_property
+    def moments(self) -> native.SpentMoments:
+        """The same as the compiled core reads it."""
+        return native.SpentMoments(
+            self.time_ns,
+            *self._bounds,
+            self.causes,
+            self.spent_ns,
+            len(IdleCause),
+            IdleCause.UNKNOWN,
+        )
 
     def _until(self, host_threads: Ints, times: Ints) -> Ints:
         """Return what host threads had spent by these times; nothing for unknown ones."""
@@ -269,7 +287,7 @@ def _scaled_rows(rows: Ints, wanted: Ints, length: Ints) -> Ints:
     scaled: Ints = pure * wanted[:, None]
     # Only a replay has stretches of several causes: as measured, each has one.
     mixed: NDArray[np.intp] = np.flatnonzero(~pure.any(axis=1) & (length > 0))
-    if len(mixed):
+    if len(mixed) and rows.shape[1]:
         share = wanted[mixed] / length[mixed]
         scaled[mixed] = rows[mixed] * share[:, None]
         # Rounding down loses a nanosecond or two: they go to the largest.

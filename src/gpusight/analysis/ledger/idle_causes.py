@@ -15,6 +15,7 @@ from gpusight.analysis.attribution.work_causes import main_threads
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind
 from gpusight.analysis.ledger.host_threads import HostTime, LaunchThreads, unnamed_input
 from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.core import native
 from gpusight.naming.host_names import (
     is_collective,
     is_compiling,
@@ -30,6 +31,7 @@ from gpusight.trace.intervals import (
     distinct,
     gaps,
     intersect,
+    search,
     subtract,
     union,
 )
@@ -87,16 +89,19 @@ def layers(trace: Trace, host_threads: LaunchThreads) -> list[HostLayer]:
     if not len(host_threads.numbers):
         return []
     ranges = HostRangesByThread(trace, host_threads)
+    launches = _LaunchCalls(host_threads.schedule)
+    # Ranges that hold much of what their threads launch are those of whole steps.
+    own = host_threads.of_threads(launches.without_work(ranges.frame), ranges.stand_in)
     names = _call_names(host_threads)
     known = [
         *_overheads(trace, host_threads),
         (IdleCause.SETUP, _graph_captures(host_threads, names)),
         *_calls(host_threads, names),
-        (IdleCause.INPUT, _input(trace, host_threads, ranges)),
+        (IdleCause.INPUT, _input(trace, host_threads, ranges, launches, own)),
         (IdleCause.SETUP, _compiling(trace, host_threads, ranges)),
         (IdleCause.WAITING, _waiting(trace, host_threads, ranges)),
     ]
-    return [*known, (IdleCause.HOST, _silent(trace, host_threads, ranges, known))]
+    return [*known, (IdleCause.HOST, _silent(trace, host_threads, own, known))]
 
 
 # Calls and the profiler ---------------------------------------------------------------------------
@@ -232,9 +237,17 @@ class HostRangesByThread:
                     self.stand_in[position] = chosen
 
 
-def _input(trace: Trace, host_threads: LaunchThreads, ranges: HostRangesByThread) -> Intervals:
-    """Return the time of input: what is named so, reads, and the time before copies of batches."""
-    launches = _LaunchCalls(host_threads.schedule)
+def _input(
+    trace: Trace,
+    host_threads: LaunchThreads,
+    ranges: HostRangesByThread,
+    launches: _LaunchCalls,
+    own: Intervals,
+) -> Intervals:
+    """Return the time of input: what is named so, reads, and the time before copies of batches.
+
+    `own` are ranges that are not those of whole steps.
+    """
     named = launches.without_work(_named(ranges.frame, is_input))
     spans = [host_threads.of_threads(named, ranges.stand_in)]
     for table in _NAMING:
@@ -245,7 +258,7 @@ def _input(trace: Trace, host_threads: LaunchThreads, ranges: HostRangesByThread
         for wanted in (is_reading, is_locked)
     )
     waiting = subtract(waiting, _handed(host_threads))
-    others = host_threads.of_threads(launches.without_work(ranges.frame), ranges.stand_in)
+    others = own
     if trace.has("python_calls"):
         frames = trace.table("python_calls", [*_EVENTS, "name"])
         others = union(others, host_threads.of_threads(launches.without_work(frames)))
@@ -275,14 +288,16 @@ class _LaunchCalls:
             return events
         threads = events.group_by("thread", maintain_order=True)
         with_shares = pl.concat([self._with_shares(part) for _, part in threads])
-        family = pl.col("name").cast(pl.String).str.replace_all(r"\d+", "#")
-        much = pl.col("launch_share").sum().over("thread", family) > _MAX_LAUNCHES
-        return with_shares.filter(~much).select(_EVENTS)
+        # Names of a family differ by numbers only; each distinct name is looked at once.
+        texts = pl.Series(names_of(events["name"]), dtype=pl.String).str.replace_all(r"\d+", "#")
+        family = texts.rank("dense").gather(with_shares["name"].to_physical()).alias("family")
+        much = pl.col("launch_share").sum().over("thread", "family") > _MAX_LAUNCHES
+        return with_shares.with_columns(family).filter(~much).select(_EVENTS)
 
     def _with_shares(self, events: pl.DataFrame) -> pl.DataFrame:
         """Add which part of the launches of a thread each of its events holds."""
         times = self._times.get(events["thread"][0], np.empty(0, np.int64))
-        first, after = (np.searchsorted(times, events[c]) for c in ("start_ns", "end_ns"))
+        first, after = (search(times, events[c].to_numpy()) for c in ("start_ns", "end_ns"))
         return events.with_columns(pl.Series("launch_share", (after - first) / max(len(times), 1)))
 
 
@@ -310,12 +325,9 @@ def _handed(host_threads: LaunchThreads) -> Intervals:
 
 
 def _silent(
-    trace: Trace, host_threads: LaunchThreads, ranges: HostRangesByThread, known: list[HostLayer]
+    trace: Trace, host_threads: LaunchThreads, own: Intervals, known: list[HostLayer]
 ) -> Intervals:
-    """Return long stretches without a call, under no operator and no range of their own.
-
-    Ranges that hold much of what their threads launch are those of whole steps.
-    """
+    """Return long stretches without a call, under no operator and no range of their own."""
     quiet = gaps(_united(spans for _, spans in known), 0, int(host_threads.windows.ends[-1]))
     # Most stretches between two calls are short: they need not be cut at the ends of host threads.
     kept = quiet.ends - quiet.starts > _SILENCE_NS
@@ -323,10 +335,8 @@ def _silent(
     silent = _longer(host_threads, intersect(quiet, host_threads.windows))
     if not len(silent):
         return silent
-    own = _LaunchCalls(host_threads.schedule).without_work(ranges.frame)
-    named = [host_threads.of_threads(own, ranges.stand_in)]
-    named += [host_threads.of_threads(_events(trace, table, None)) for table in _NAMING]
-    return _longer(host_threads, subtract(silent, _united(named)))
+    named = (host_threads.of_threads(_events(trace, table, None)) for table in _NAMING)
+    return _longer(host_threads, subtract(silent, _united([own, *named])))
 
 
 def _longer(host_threads: LaunchThreads, spans: Intervals) -> Intervals:
@@ -382,9 +392,18 @@ def host_time(trace: Trace, schedule: GpuSchedule) -> HostTime:
     cuts, cause = cuts[kept], cause[kept[:-1]]
     host_thread = host_threads.axis.host_thread(cuts)
     time_ns = cuts - host_thread * (host_threads.axis.length_ns + 1) + host_threads.axis.start_ns
-    length_ns = np.diff(cuts)
     causes = np.flatnonzero(np.bincount(cause, minlength=len(IdleCause))[: len(IdleCause)])
-    spent_ns = np.zeros((len(cuts), len(causes)), np.int64)
-    for column, number in enumerate(causes):
-        spent_ns[1:, column] = np.cumsum(np.where(cause == number, length_ns, 0))
+    columns = np.full(len(IdleCause) + 1, NONE, np.int64)
+    columns[causes] = np.arange(len(causes))
+    compiled = native.running_spent(cuts, columns[cause], len(causes))
+    spent_ns = _running_spent(cuts, columns[cause], len(causes)) if compiled is None else compiled
     return HostTime(host_thread, time_ns, causes, spent_ns)
+
+
+def _running_spent(times: Ints, columns: Ints, count: int) -> Ints:
+    """Return what was spent on each of `count` causes until each time; -1 counts for none."""
+    length_ns = np.diff(times)
+    spent_ns = np.zeros((len(times), count), np.int64)
+    for column in range(count):
+        spent_ns[1:, column] = np.cumsum(np.where(columns == column, length_ns, 0))
+    return spent_ns

@@ -21,6 +21,7 @@ from gpusight.analysis.kernel_summary import distinct_short_names
 from gpusight.analysis.ledger.host_threads import LaunchThreads
 from gpusight.analysis.ledger.idle_causes import HostRangesByThread
 from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.trace.intervals import search
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import GpuSchedule
@@ -100,7 +101,7 @@ class IdleContributors:
         call = self._schedule.ops.call[op]
         launched = self._schedule.calls.start_ns[call] if len(self._schedule.calls) else until[at]
         rest = IdleStretches(
-            gaps.rest(idle)[at],
+            gaps.rest[idle.gap][at],
             host_thread[at],
             until[at],
             idle.end_ns[at],
@@ -119,8 +120,8 @@ class IdleContributors:
         piece_thread, piece_start, piece_end, cause = self._pieces
         axis, known = self._host_threads.axis, np.flatnonzero((host_thread != NONE) & (start < end))
         begin, stop = (axis.at(host_thread[known], t[known]) for t in (start, end))
-        first = np.searchsorted(axis.at(piece_thread, piece_end), begin, side="right")
-        after = np.searchsorted(axis.at(piece_thread, piece_start), stop, side="left")
+        first = search(axis.at(piece_thread, piece_end), begin, side="right")
+        after = search(axis.at(piece_thread, piece_start), stop, side="left")
         count = np.maximum(after - first, 0)
         at = known[np.repeat(np.arange(len(known)), count)]
         piece = np.arange(len(at)) - np.repeat(np.cumsum(count) - count - first, count)
@@ -182,10 +183,7 @@ class IdleContributors:
         if not len(order):
             return np.full(len(stretches.host_thread), NONE, np.int64)
         places = axis.at(stretches.host_thread, stretches.sample_ns)
-        at = (
-            np.searchsorted(axis.at(calls.host_thread, calls.start_ns)[order], places, side="right")
-            - 1
-        )
+        at = search(axis.at(calls.host_thread, calls.start_ns)[order], places, side="right") - 1
         call = order[np.maximum(at, 0)]
         inside = known & (at >= 0) & (places < axis.at(calls.host_thread[call], calls.end_ns[call]))
         return np.where(inside, calls.row[call], NONE)

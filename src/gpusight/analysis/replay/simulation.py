@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from gpusight.analysis.gpu_schedule import NONE, ScheduleTiming
+from gpusight.core import native
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -116,7 +117,39 @@ def marked(flags: Flags, where: Ints) -> Flags:
 
 
 def run_program(program: ReplayProgram) -> ScheduleTiming:
-    """Simulate a program: compute when every call and every GPU activity starts and ends.
+    """Simulate a program: compute when every call and every GPU activity starts and ends."""
+    compiled = native.replay(
+        (
+            *(program.host_thread, program.gap_ns, program.own_ns, program.wait, program.target),
+            *(program.tail_ns, program.after_op, program.after_ns),
+        ),
+        (
+            *(np.argsort(program.call, kind="stable"), program.call, program.stream),
+            *(program.stream_gap_ns, program.duration_ns, program.needs, program.needs_gap_ns),
+            *(program.latency_base, program.latency_ns),
+        ),
+        program.removed,
+        program.start_ns,
+        _streams_of_devices(program),
+    )
+    call_start, call_end, op_start, op_end = _simulated(program) if compiled is None else compiled
+    last_ns = max(
+        int(call_end[program.counted].max(initial=program.start_ns)),
+        int(op_end[~program.removed].max(initial=program.start_ns)),
+    )
+    end_ns = last_ns + program.trailing_ns
+    return ScheduleTiming(op_start, op_end, call_start, call_end, program.start_ns, end_ns)
+
+
+def _streams_of_devices(program: ReplayProgram) -> tuple[Ints, Ints]:
+    """Return the streams of every GPU, as pairs."""
+    streams = int(program.stream.max(initial=-1)) + 1
+    pairs = np.unique(program.device * streams + program.stream)
+    return pairs // max(streams, 1), pairs % max(streams, 1)
+
+
+def _simulated(program: ReplayProgram) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return starts and ends of calls, then of GPU activities.
 
     Only calls that wait change the pace of their thread. From one to the next, sums along the
     threads place all calls, and what they issue runs as soon as its stream is free.
@@ -151,13 +184,7 @@ def run_program(program: ReplayProgram) -> ScheduleTiming:
         left[number] = late
     gpu.issue_until(len(program.call))
     call_start, call_end = _call_times(program, host_ns, waiting, delays, left)
-    op_start, op_end = gpu.times()
-    last_ns = max(
-        int(call_end[program.counted].max(initial=program.start_ns)),
-        int(op_end[~program.removed].max(initial=program.start_ns)),
-    )
-    end_ns = last_ns + program.trailing_ns
-    return ScheduleTiming(op_start, op_end, call_start, call_end, program.start_ns, end_ns)
+    return call_start, call_end, *gpu.times()
 
 
 def _host_time(program: ReplayProgram) -> Ints:
@@ -253,9 +280,8 @@ class _GpuStreams:
             self._columns = [column.tolist() for column in self._columns]
         self._stream_end_ns = [program.start_ns] * (int(program.stream.max(initial=-1)) + 1)
         self._device_streams: dict[int, list[int]] = {}
-        for device in np.unique(program.device).tolist():
-            streams = np.unique(program.stream[program.device == device])
-            self._device_streams[device] = streams.tolist()
+        for device, stream in zip(*_streams_of_devices(program), strict=True):
+            self._device_streams.setdefault(int(device), []).append(int(stream))
         self._next = 0
 
     def issued_by(self, calls: Ints) -> list[tuple[int, int]]:

@@ -95,14 +95,27 @@ def _for_people(result: TableResult, args: argparse.Namespace) -> TableResult:
     full = args.wide or args.full_names
     if not full and not args.source and "kernel" in result.frame.columns:
         result = short_kernels(result)
-    return _with_units(result) if {"value", "unit"} <= set(result.frame.columns) else result
+    if not {"value", "unit"} <= set(result.frame.columns):
+        return result
+    return _with_units(result, None if full else _MAX_TEXT_WIDTH)
 
 
-def _with_units(result: TableResult) -> TableResult:
+_MAX_TEXT_WIDTH = 20
+"""Columns of the value of a text metric: lists of metrics would leave no room for the others."""
+
+
+def _with_units(result: TableResult, max_width: int | None) -> TableResult:
     import polars as pl
 
+    from gpusight.render.cell_text import shorten_end
+
     rows = result.frame.select("value", "text", "unit").iter_rows()
-    cells = [text if text is not None else _quantity(v, u or "") for v, text, u in rows]
+    cells = [
+        _quantity(value, unit or "")
+        if text is None
+        else (text if max_width is None else shorten_end(text, max_width))
+        for value, text, unit in rows
+    ]
     frame = result.frame.with_columns(pl.Series("value", cells, pl.String)).drop("unit", "text")
     fields = tuple(f for f in result.fields if f.key not in {"unit", "text"})
     return replace(result, fields=fields, frame=frame)

@@ -24,16 +24,16 @@ CAPTURES = {
 }
 NEXT = {
     "nsys": (
-        ("whatif DEMO --speedup matmul=4x --graph", "simulate other changes"),
-        ("ledger DEMO", "where the time of the GPU goes"),
+        ("whatif DEMO --speedup matmul=4x", "simulate a change"),
+        ("ledger DEMO", "GPU time by cause"),
         ("steps DEMO", "each step and its phases"),
-        ("questions DEMO --model 4,12,512,64", "a training step in five answers"),
-        ("summary DEMO", "kernels, ranges and copies on one screen"),
+        ("questions DEMO --model 4,12,512,64", "a step in five answers"),
+        ("summary DEMO", "everything on one screen"),
         ("kernels DEMO --top 10", "kernels by time"),
-        ("ranges DEMO", "NVTX ranges with their GPU time"),
+        ("ranges DEMO", "ranges with their GPU time"),
         ("stats -r cuda_gpu_kern_sum DEMO", "a report of nsys stats"),
-        ("export DEMO --to chrome -o demo.json", "a timeline for ui.perfetto.dev"),
-        ("demo torch", "the same program in torch.profiler"),
+        ("export DEMO --to chrome -o demo.json", "for ui.perfetto.dev"),
+        ("demo torch", "the same in torch.profiler"),
         ("demo ncu", "kernels in Nsight Compute"),
     ),
     "torch": (
@@ -46,8 +46,8 @@ NEXT = {
         ("memory DEMO -o memory.html", "the same as a page with a picture"),
     ),
     "ncu": (
-        ("kernels DEMO", "time and utilization of each kernel"),
-        ("roofline DEMO", "each kernel against the roofline"),
+        ("kernels DEMO", "kernels by time"),
+        ("roofline DEMO", "kernels on the roofline"),
         ("roofline DEMO -o roofline.html", "the same as a picture"),
         ("occupancy DEMO", "occupancy and its limiter"),
         ("counters DEMO --source", "metrics per source line"),

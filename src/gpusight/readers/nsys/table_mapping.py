@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def _callchains(raw: str, source: str) -> RawTablePart:
+def _callchains(raw: str, source: str, number: RawColumnRule | None = None) -> RawTablePart:
     return RawTablePart(
         raw,
         {
             "source": constant(source, "id"),
-            "callchain": column("id"),
+            "callchain": number or column("id"),
             "depth": column("stackDepth"),
             "symbol": string("symbol", demangle_names),
             "module": string("module", file_name),
@@ -137,6 +137,8 @@ def _traced_ranges() -> Iterator[RawTablePart]:
 
 _OS_CALLCHAIN = pl.when(pl.col("callchainId") != 0).then("callchainId")
 """Chains of OS calls count from 1, where 0 is none; those of API calls from 0."""
+_CUDA_CALLCHAIN = pl.col("id") - pl.col("id").min().clip(0, 1)
+"""Older versions number these chains from 1, and refer to them from 0."""
 _KERNEL_RULES: dict[str, RawColumnRule] = {
     **GPU_ACTIVITY,
     "name": replace(string("demangledName", demangle_names), fallback=rules.OTHER_NAME),
@@ -320,7 +322,7 @@ PARTS: dict[str, tuple[RawTablePart, ...]] = {
     "callchains": (
         _callchains("SAMPLING_CALLCHAINS", "cpu_samples"),
         _callchains("OSRT_CALLCHAINS", "os_calls"),
-        _callchains("CUDA_CALLCHAINS", "api_calls"),
+        _callchains("CUDA_CALLCHAINS", "api_calls", computed(_CUDA_CALLCHAIN, "id")),
     ),
     "memory_events": (
         RawTablePart(

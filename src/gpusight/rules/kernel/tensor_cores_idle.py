@@ -79,6 +79,17 @@ with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
 # cuBLAS: cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH)
 # Triton: tl.dot(a, b, input_precision="tf32")
 """
+    half_fix = "Use FP16: autocast in PyTorch; a library (cuBLAS, CUTLASS) or WMMA in CUDA."
+    half_code = """\
+with torch.autocast("cuda", dtype=torch.float16):
+    loss = model(x)                       # training: with torch.amp.GradScaler
+# cuBLAS: cublasGemmEx with CUDA_R_16F operands and CUBLAS_COMPUTE_32F
+"""
+    half_caveats = (
+        "FP16 overflows above 65,504: training needs loss scaling. Sizes that are not multiples of "
+        "8, and very small GEMMs, gain less. A GEMM recognized by its instruction mix alone may be "
+        "something else."
+    )
     caveats = (
         "TF32 keeps 10 mantissa bits; some solvers need 23. Sizes that are not multiples of 8 or "
         "16, and very small GEMMs, gain less. A GEMM recognized by its instruction mix alone may "
@@ -126,7 +137,12 @@ with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
         remaining, how = _on_tensor_cores(launch, share, peak / now)
         if remaining > 1 / MIN_SPEEDUP:
             return CLEAN
+        # GPUs before Ampere have neither TF32 nor BF16.
+        half = precision == "fp16" and launch.gpu.tensor.bf16 is None
         return KernelRuleMatch(
+            fix=self.half_fix if half else "",
+            code=self.half_code if half else "",
+            caveats=self.half_caveats if half else "",
             title=f"GEMM not on Tensor Cores ({peak / now:.0f}x the FP32 rate)",
             time_share=remaining,
             estimate=f"{precision.upper()} on Tensor Cores{how}",
