@@ -163,7 +163,9 @@ def train(rank: int, job: Job, folder: Path, store: Store) -> None:
     activities = [ProfilerActivity.CPU]
     activities += [ProfilerActivity.CUDA] if DEVICE == "cuda" else []
     with profile(
-        activities=activities, schedule=schedule(wait=2, warmup=WARMUP - 2, active=STEPS)
+        activities=activities,
+        schedule=schedule(wait=2, warmup=WARMUP - 2, active=STEPS),
+        record_shapes=True,  # sizes of collectives, of which groups run different ones
     ) as p:
         for number in range(WARMUP + STEPS):
             step(number)

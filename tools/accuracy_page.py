@@ -28,9 +28,8 @@ CAUSES: dict[str, str] = {
     "large_gemms": (
         "`between-steps` claims 6% in the trace of torch.profiler. Likely its last wait for the "
         "GPU, 12.7 ms after the program's, counted to the last step, as it did in a trace of "
-        "graph_messages (held out) until the steps were changed; not recorded again since."
+        "graph_messages (held out) until the steps were changed; not recorded since."
     ),
-    "triton_fused": "As large_gemms: 7% between steps, with torch.profiler only.",
     "anomaly_training": (
         "The time of forward tracebacks is estimated from the launches of the backward pass: 24 "
         "ms with nsys, 64 ms with CUPTI, for the same 442 checks. The nsys run was slower "

@@ -261,7 +261,9 @@ def main() -> None:
     rows = {_name(row): row for row in (read_rows(args.json) if args.json else ())}
     for row in rows.values():
         known = known_of(row, plain_ms)
-        row.update({key: known[key] for key in known if key not in _TIMES or not row.get(_SAME)})
+        # Rows of collections before `same_run` was kept have times of their own.
+        is_timed = row.get(_SAME, bool(row["plain_ms"]))
+        row.update({key: known[key] for key in known if key not in _TIMES or not is_timed})
     own_ms = own_times(args.folder)
     scored = []
     for path in captures(args.folder):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpusight.analysis.ranks.collective_table import CPU_OPERATION
 from gpusight.analysis.ranks.pipeline_replay import pipeline_replay
 from gpusight.naming.collective_names import POINT_TO_POINT
 
@@ -39,10 +40,22 @@ class CollectiveWaits:
     matched: MatchedCollectives
 
     @cached_property
+    def duration_ns(self) -> Ints:
+        """How long each rank was in each collective.
+
+        One on the CPU is called before the GPU has the data: a rank arrives when its GPU is done,
+        and only the exposed time counts.
+        """
+        on_cpu = np.array([key.source == CPU_OPERATION for key in self.matched.keys], np.bool_)
+        exposed = np.minimum(self.matched.exposed_ns, self.matched.duration_ns)
+        durations: Ints = np.where(on_cpu[:, None], exposed, self.matched.duration_ns)
+        return durations
+
+    @cached_property
     def transfer_ns(self) -> Ints:
         """The shortest duration of each collective: that of the rank that arrived last."""
         longest = np.iinfo(np.int64).max
-        durations = np.where(self.matched.present, self.matched.duration_ns, longest)
+        durations = np.where(self.matched.present, self.duration_ns, longest)
         shortest: Ints = durations.min(axis=1, initial=longest)
         return shortest
 
@@ -50,7 +63,7 @@ class CollectiveWaits:
     def last(self) -> Ints:
         """The rank that arrived last."""
         longest = np.iinfo(np.int64).max
-        durations = np.where(self.matched.present, self.matched.duration_ns, longest)
+        durations = np.where(self.matched.present, self.duration_ns, longest)
         if not len(self.matched):
             return np.empty(0, np.int64)
         last: Ints = durations.argmin(axis=1)
@@ -59,7 +72,7 @@ class CollectiveWaits:
     @cached_property
     def wait_ns(self) -> Ints:
         """How long each rank waited, exposed or hidden."""
-        waits = self.matched.duration_ns - self.transfer_ns[:, None]
+        waits = self.duration_ns - self.transfer_ns[:, None]
         return np.where(self.matched.present, waits, 0)
 
     @cached_property

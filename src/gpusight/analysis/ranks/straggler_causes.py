@@ -30,6 +30,8 @@ MIN_UPSTREAM_SHARE = 0.5
 """Part of the waits that a rank causes which its own waits for another rank must explain."""
 MAX_CHANCE = 1e-3
 """How likely as many late steps may be at the rate of the other ranks; divided by the ranks."""
+MANY_MORE = 1.5
+"""Times as many launches of a kernel as on other ranks are more work, whatever each takes."""
 _MIN_LATE_RATE = 0.02
 _MIN_PATTERN_STEPS = 3
 _CONSTANT_SHARE = 0.8
@@ -307,6 +309,10 @@ def _work_or_speed(digests: Sequence[RankDigest], place: int) -> tuple[str, list
             continue
         columns = zip(*usual[kernel.name], strict=True)
         other_count, other_ns, blocks = (float(np.median(column)) for column in columns)
+        if count > MANY_MORE * other_count:
+            # Other calls of the same kernel: their shapes, and so their times, are their own.
+            work_ns += count * ns - other_count * other_ns
+            continue
         # Launches with more thread blocks are larger: they may take so much longer.
         larger = kernel.blocks / kernel.count / blocks if blocks and kernel.blocks else 1.0
         expected_ns = other_ns * max(1.0, larger)
