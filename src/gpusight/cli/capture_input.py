@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpusight.cli import options
+from gpusight.read_progress import progress_text
 from gpusight.render.cell_text import safe_text, shorten_middle
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _CLEAR = "\r\x1b[K"
 
 @contextlib.contextmanager
 def progress(label: str, *, quiet: bool = False, stream: TextIO | None = None) -> Iterator[None]:
-    """Show `label` and the seconds passed on standard error, if that is a terminal."""
+    """Show `label`, the seconds passed and how much is read, if standard error is a terminal."""
     stream = stream or sys.stderr
     if quiet or not stream.isatty():
         yield
@@ -59,7 +60,9 @@ def _spin(label: str, done: threading.Event, stream: TextIO) -> None:
     step = 0
     while True:
         seconds = time.monotonic() - began
-        stream.write(f"{_CLEAR}{frames[step % len(frames)]} {text} {seconds:.0f} s")
+        read = progress_text()
+        passed = f"{seconds:.0f} s{f' ({read})' if read else ''}"
+        stream.write(f"{_CLEAR}{frames[step % len(frames)]} {text} {passed}")
         stream.flush()
         step += 1
         if done.wait(_PERIOD_S):

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from gpusight.errors import DamagedCaptureError, GpusightError, NotACaptureError, UsageError
+from gpusight.read_progress import reading_bytes
 from gpusight.sniff import GZIP, XZ, ZSTANDARD
 from gpusight.units import format_bytes
 
@@ -49,15 +50,21 @@ class FileBlocks:
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield block after block; never more than a few are in memory."""
-        with self._path.open("rb") as file:
-            head = file.read(len(XZ))
-            file.seek(0)
-            if head.startswith(GZIP):
-                yield from self._bounded(_ahead(self._inflated(file)))
-            elif head.startswith((XZ, ZSTANDARD)):
-                yield from self._bounded(self._unpacked(file, is_xz=head.startswith(XZ)))
-            else:
-                yield from iter(lambda: file.read(BLOCK_BYTES), b"")
+        size = self._path.stat().st_size
+        with self._path.open("rb") as file, reading_bytes(size) as progress:
+            for block in self._unpacked_blocks(file):
+                progress.done_bytes = file.tell()
+                yield block
+
+    def _unpacked_blocks(self, file: IO[bytes]) -> Iterator[bytes]:
+        head = file.read(len(XZ))
+        file.seek(0)
+        if head.startswith(GZIP):
+            yield from self._bounded(_ahead(self._inflated(file)))
+        elif head.startswith((XZ, ZSTANDARD)):
+            yield from self._bounded(self._unpacked(file, is_xz=head.startswith(XZ)))
+        else:
+            yield from iter(lambda: file.read(BLOCK_BYTES), b"")
 
     def _bounded(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         """Raise if a small file turns out to hold more than any profiler writes."""

@@ -28,6 +28,7 @@ from gpusight.core.file_decoders import (
     sqlite_rows,
 )
 from gpusight.core.library import core_library
+from gpusight.read_progress import reading_bytes
 from gpusight.readers.nsys.raw_tables import decode_text
 
 if TYPE_CHECKING:
@@ -98,15 +99,19 @@ class SqlitePages:
             if leaves is None:
                 return None
 
-            def decode(some: range) -> tuple[pl.DataFrame, int] | None:
-                return _decode(file, leaves, some, layout, types)
-
             ranges = _ranges(file, leaves)
-            if len(ranges) == 1:
-                parts = [decode(ranges[0])]
-            else:
-                with ThreadPoolExecutor(min(_WORKERS, os.cpu_count() or 1)) as pool:
-                    parts = list(pool.map(decode, ranges))
+            with reading_bytes(leaves.leaves * file.page_size) as progress:
+
+                def decode(some: range) -> tuple[pl.DataFrame, int] | None:
+                    part = _decode(file, leaves, some, layout, types)
+                    progress.done_bytes += len(some) * file.page_size
+                    return part
+
+                if len(ranges) == 1:
+                    parts = [decode(ranges[0])]
+                else:
+                    with ThreadPoolExecutor(min(_WORKERS, os.cpu_count() or 1)) as pool:
+                        parts = list(pool.map(decode, ranges))
         frames = [part[0] for part in parts if part is not None]
         # Pages that many rows share would make the table many times the file.
         shared = sum(part[1] for part in parts if part is not None) > file.pages
