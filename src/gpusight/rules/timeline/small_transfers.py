@@ -15,7 +15,6 @@ from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.patterns.host_gaps import host_unknown, idle_during, waits
 from gpusight.rules.patterns.kernel_groups import without_kernels
-from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from gpusight.rules.finding import TimelineFinding
 
 
+MAX_BYTES = Threshold(65_536, "bytes; the call of a smaller copy takes longer than the copy itself")
 MIN_COPIES_PER_STEP = Threshold(
     10, "small copies per step; fewer cost the host less than 0.1 ms, at 5 to 10 µs each"
 )
@@ -88,7 +88,7 @@ mask = CUDA.zeros(Float32, n)                  # created on the GPU: no copy
         "and up to 20 µs of host time before each."
     )
     thresholds: ClassVar = {
-        "max_bytes": MIN_COPY_BYTES,
+        "max_bytes": MAX_BYTES,
         "min_copies_per_step": MIN_COPIES_PER_STEP,
         "min_step_share": MIN_STEP_SHARE,
         "max_host_ns": MAX_HOST_NS,
@@ -154,7 +154,7 @@ def _small_copies(context: RuleContext) -> pl.DataFrame:
     """Return the small copies between host and GPU that no call waits for."""
     rows = memcpys.copies(context).filter(
         pl.col("way").is_in(memcpys.HOST_WAYS),
-        pl.col("bytes") < MIN_COPY_BYTES.value,
+        pl.col("bytes") < MAX_BYTES.value,
         pl.col("call").is_not_null(),
     )
     # Copy calls that wait for their copy, or that a synchronizing call follows.
