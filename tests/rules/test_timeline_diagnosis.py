@@ -160,6 +160,13 @@ def test_torch_traces_say_what_the_profiler_takes(name: str) -> None:
     assert "profiler-overhead" in [finding.rule for finding in findings]
 
 
+@needs_shared
+@pytest.mark.parametrize("name", ["gpt_small_train", "gpt_small_forward", "conv"])
+def test_two_profilers_of_one_program_predict_the_same_step(name: str) -> None:
+    by_nsys, by_torch = of(name), diagnosed(str(TORCH / f"{name}.json.gz"))
+    assert by_torch.predicted_step_ns == pytest.approx(by_nsys.predicted_step_ns, rel=0.05)
+
+
 HOST_FIXES = {"alloc-churn", "host-bound", "host-sync", "input-starved", "launch-bound"}
 """Their fixes remove no GPU work."""
 

@@ -6,13 +6,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 
 from gpusight.analysis.steps.step_detection import detect_steps
 from gpusight.analysis.steps.step_list import StepEvidence, TraceSteps
-from gpusight.analysis.steps.step_periods import Period
-from gpusight.analysis.steps.step_sequences import _WAITS, _ends
 from gpusight.results import NotApplicable
 from gpusight.trace.trace import Trace
 from tests.analysis.steps.further_programs import FURTHER
@@ -68,29 +65,6 @@ def test_what_comes_after_the_last_step_is_not_part_of_it() -> None:
     usual = np.median([step.end_ns - step.start_ns for step in steps])
     assert steps[-1].end_ns - steps[-1].start_ns < 1.2 * usual
     assert steps[-1].start_ns >= starts[-1]
-
-
-def test_a_wait_when_everything_is_done_is_not_part_of_the_last_step() -> None:
-    """torch.profiler waits for the GPU once more, long after the program has."""
-    launches = pl.DataFrame(
-        {
-            "launch_ns": [0, 10, 100, 110, 120, 9_000],
-            "end_ns": [90, 190, 290, 390, 400, 9_010],
-            "table": [0, 0, 0, 0, _WAITS, _WAITS],
-        }
-    )
-    alike: dict[str, Any] = {
-        "same_counts": True,
-        "coverage": 1.0,
-        "coverage_after": 1.0,
-        "next_start": 6,
-    }
-    both = np.ones(2, np.bool_)
-    period = Period(np.array([0, 2]), np.array([2, 6]), 2, whole=both, **alike)
-    assert _ends(launches, period).tolist() == [100, 400]
-    # A step that only waits ends with its wait.
-    period = Period(np.array([4, 5]), np.array([5, 6]), 1, whole=both, **alike)
-    assert _ends(launches, period).tolist() == [9_000, 9_010]
 
 
 def test_steps_of_other_sizes_say_how_they_differ() -> None:

@@ -65,7 +65,7 @@ def as_phases(codes: Codes | Ints) -> pl.Series:
 
 def phases_of(trace: Trace) -> tuple[Codes, ...]:
     """Return the phase of every row of the tables of GPU work, as positions in `PHASES`."""
-    frame = trace.derive("phases-6", lambda: _phases_of(trace))
+    frame = trace.derive("phases-7", lambda: _phases_of(trace))
     codes, table = frame["phase"].to_numpy(), frame["table"].to_numpy()
     return tuple(codes[table == number] for number in range(len(GPU_WORK)))
 

@@ -426,20 +426,13 @@ def _inner_loop(launches: pl.DataFrame, period: Period, before: Ints) -> InnerLo
 
 
 def _ends(launches: pl.DataFrame, period: Period) -> Ints:
-    """Return when periods end: where the next or a tail starts, the last with what it launched.
-
-    A wait that begins when all of that is done is no part of it: torch.profiler waits once more
-    when it ends.
-    """
+    """Return when periods end: where the next or a tail starts, the last with what it launched."""
     times = launches["launch_ns"].to_numpy()
     first, after = int(period.starts[-1]), int(period.ends[-1])
-    begun, ended = times[first:after], launches["end_ns"].to_numpy()[first:after]
-    work = launches["table"].to_numpy()[first:after] != _WAITS
-    own = work | (begun <= ended[work].max(initial=begun[0]))
-    done = int(ended[own].max())
+    done = int(launches["end_ns"][first:after].max())  # type: ignore[arg-type]
     if after < len(times):
         done = min(done, int(times[after]))
-    last = max(done, int(begun[own][-1]) + 1)
+    last = max(done, int(times[after - 1]) + 1)
     return np.append(times[period.ends[:-1]], last)
 
 
