@@ -55,7 +55,7 @@ def test_reports_are_joined_and_are_no_captures() -> None:
         assert both.answer("captures/0/event", table="kernels", row=0)["title"] == "gemm_0"
         findings = both.answer("captures/0/findings")
         assert findings["state"] == "ready"
-        assert any("none of its kernels runs in the window" in note for note in findings["notes"])
+        assert any("the report has no kernel of the window" in note for note in findings["notes"])
 
 
 @pytest.mark.parametrize(

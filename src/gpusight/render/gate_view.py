@@ -197,7 +197,7 @@ def reason(check: GateCheck) -> str:
         parts = [_distance(check), check.reason, _noise(check)]
     elif check.reaches_limit:
         limit = phrases.shown(check.most, check.fmt)
-        sure = f"the interval reaches over the limit of {limit}: more repeats would narrow it"
+        sure = f"not certain: noise alone could exceed the limit of {limit}; more repeats narrow it"
         parts = [sure, check.reason]
     return "; ".join(filter(None, parts))
 
