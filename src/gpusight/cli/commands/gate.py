@@ -24,8 +24,8 @@ DESCRIPTION = (
     "captures), or ceilings. Exit code 0: PASS, every limit holds; 1: FAIL, a limit is exceeded by "
     "more than noise; 3: INCONCLUSIVE; 2: error. INCONCLUSIVE means: over the limit but within "
     "noise, data is missing, or a limit holds but the captures are not comparable (another GPU or "
-    "number of kernels). It prints the reason and, for noise, about how many captures per side would settle "
-    "it. Limits, baseline and options can be in gpusight.toml. "
+    "number of kernels). It prints the reason and, for noise, about how many captures per side "
+    "would settle it. Limits, baseline and options can be in gpusight.toml. "
     f"Metrics: {DOCS_URL}/gate.md. Workflows for GitHub and GitLab: {DOCS_URL}/ci.md"
 )
 EXAMPLES: tuple[str, ...] = (
