@@ -275,7 +275,7 @@ def _of_kernel(
         ),
         where=(("kernel", safe_text(group.name)),),
         fingerprint=_digest(f"kernel/{finding.rule}", group.label),
-        short=_first_sentence(rule.detects),
+        short=_first_sentence(rule.why),
         help_text=_help(rule),
         code=rule.code,
         help_uri=_page(finding.rule, "kernel-rules.md", KERNEL_RULES),

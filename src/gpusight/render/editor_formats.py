@@ -75,7 +75,8 @@ def sarif_log(diagnosis: AnyDiagnosis, source_root: PathLike | None = None) -> d
 def _sarif_rule(finding: CodeFinding) -> dict[str, Any]:
     code = finding.code.rstrip().replace("```", "'''")
     example = f"\n\n```\n{code}\n```" if code else ""
-    full = f"{finding.short} {finding.help_text.partition(': ')[2].partition(chr(10))[0]}"
+    cause = finding.help_text.partition(": ")[2].partition("\n")[0]
+    full = cause if cause.startswith(finding.short) else f"{finding.short} {cause}"
     return {
         "id": finding.rule,
         "name": "".join(word.capitalize() for word in finding.rule.replace("/", "-").split("-")),
