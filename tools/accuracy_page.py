@@ -25,6 +25,10 @@ HALVES = {False: "design", True: "held out"}
 MAX_ERROR = 0.20
 """The goal for nine of ten predictions; what is further off is explained."""
 CAUSES: dict[str, str] = {
+    "triton_fused": (
+        "The window ends with torch.profiler's own last wait, and what the profiler does before it "
+        "counts as time between steps: 7%, in the trace of torch.profiler only."
+    ),
     "large_gemms": (
         "`between-steps` claims 6% in the trace of torch.profiler. Likely its last wait for the "
         "GPU, 12.7 ms after the program's, counted to the last step, as it did in a trace of "
