@@ -31,8 +31,8 @@ CAUSES: dict[str, str] = {
     ),
     "large_gemms": (
         "`between-steps` claims 6% in the trace of torch.profiler. Likely its last wait for the "
-        "GPU, 12.7 ms after the program's, counted to the last step, as it did in a trace of "
-        "graph_messages (held out) until the steps were changed; not recorded since."
+        "GPU, 12.7 ms after the program's, counted to the last step, as in a trace of "
+        "graph_messages (held out)."
     ),
     "anomaly_training": (
         "The time of forward tracebacks is estimated from the launches of the backward pass: 24 "
