@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-_LEAST_S = 1.0
+_MIN_SECONDS = 1.0
 """What was read in less time gives no rate worth showing."""
 
 
@@ -25,7 +25,7 @@ class ReadProgress:
     def __str__(self) -> str:
         """Return the part that is done, the rate, and the seconds left; empty until known."""
         seconds, done = time.monotonic() - self._began_s, min(self.done_bytes, self.total_bytes)
-        if not done or seconds < _LEAST_S:
+        if not done or seconds < _MIN_SECONDS:
             return ""
         left_s = seconds * (self.total_bytes - done) / done
         rate = f"{done / seconds / 1e6:.0f} MB/s"

@@ -52,7 +52,7 @@ _LISTED_SUFFIXES = (
 _PAGE_SUFFIXES = frozenset({"html", "htm", "xhtml"})
 _PICTURE_TEXTS = frozenset({"svg", "html", "folded", "speedscope", "sarif", "lsp"})
 EXIT_NOT_APPLICABLE = 2
-_MOST_DIFFERENCES = 32
+_MAX_DIFFERENCES = 32
 """Rows of what an error shows."""
 
 
@@ -119,7 +119,7 @@ def show_differences(error: CaptureMismatchError) -> None:
     from gpusight.render.table_layout import TableOptions
     from gpusight.render.terminal_text import screen_width
 
-    text = _differences(error).to_text(TableOptions(screen_width(), _MOST_DIFFERENCES))
+    text = _differences(error).to_text(TableOptions(screen_width(), _MAX_DIFFERENCES))
     write_to(sys.stderr, text.rstrip("\n") + "\n\n")
 
 

@@ -182,8 +182,8 @@ EVENT_COLUMNS = (
     *("at", "end", "arguments_at", "arguments_length"),
 )
 """What `chrome_events` writes of each event, a row of its columns for each."""
-_MOST_TEXTS = 1 << 15
-_MOST_TYPES = 256
+_MAX_TEXTS = 1 << 15
+_MAX_TYPES = 256
 
 
 class ScannedText(NamedTuple):
@@ -208,8 +208,8 @@ def chrome_events(text: bytes, columns: int, room: int, *, exact: bool) -> Scann
     function = _function("chrome_events")
     if function is None:
         return None
-    text_at, text_length = (ctypes.c_int64 * _MOST_TEXTS)(), (ctypes.c_int64 * _MOST_TEXTS)()
-    phases, categories = (ctypes.c_int64 * _MOST_TYPES)(), (ctypes.c_int64 * _MOST_TYPES)()
+    text_at, text_length = (ctypes.c_int64 * _MAX_TEXTS)(), (ctypes.c_int64 * _MAX_TEXTS)()
+    phases, categories = (ctypes.c_int64 * _MAX_TYPES)(), (ctypes.c_int64 * _MAX_TYPES)()
     ends = (ctypes.c_int64 * 4)()
     count = _count(
         function(
@@ -218,7 +218,7 @@ def chrome_events(text: bytes, columns: int, room: int, *, exact: bool) -> Scann
             exact,
             room,
             columns,
-            _MOST_TEXTS,
+            _MAX_TEXTS,
             text_at,
             text_length,
             phases,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TIMEOUT_S = 30.0
-_LEAST_MEMORY = 4 << 30
+_MIN_MEMORY = 4 << 30
 _HINT = "aggregate, filter with WHERE, or join on equal columns"
 
 
@@ -68,7 +68,7 @@ def _limit_memory() -> None:
     import resource
 
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    most = max(_LEAST_MEMORY, machine // 2)
+    most = max(_MIN_MEMORY, machine // 2)
     with suppress(ValueError, OSError):  # a lower limit holds already
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 

@@ -47,7 +47,7 @@ def repaired(text: bytes) -> bytes:
 _CHUNK_BYTES = 1 << 19
 _SCANNED_BYTES = 1 << 22
 """Of JSON that the compiled core decodes at a time."""
-_MOST_ODD = 4
+_MAX_ODD = 4
 """Texts that the core cannot decode before no more are given to it."""
 _MAX_EVENT_BYTES = 1 << 27
 _MAX_HEAD_BYTES = 1 << 26
@@ -186,7 +186,7 @@ class EventReader:
             if scanned is not None and scanned.closed >= last:
                 return scanned, scanned.used, scanned.closed
             self._odd += 1
-            self._uses_core = self._odd < _MOST_ODD
+            self._uses_core = self._odd < _MAX_ODD
         pattern = _LAST if last else _BETWEEN
         matches = [m.span() for m in pattern.finditer(buffer, max(0, len(buffer) - _WINDOW))]
         for start, end in matches[: -_GUESSES - 1 : -1]:  # likely ends, the latest first

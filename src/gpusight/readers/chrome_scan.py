@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding text that is no JSON, or nests beyond all reason, raises."""
-_LEAST_EVENT_BYTES = 32
+_MIN_EVENT_BYTES = 32
 _NO_NUMBER = -(1 << 63)
 
 
@@ -42,7 +42,7 @@ class ScannedEvents:
     @classmethod
     def of(cls, text: bytes, *, exact: bool) -> ScannedEvents | None:
         """Decode a text; None where another decoder has to."""
-        columns = np.empty((len(EVENT_COLUMNS), len(text) // _LEAST_EVENT_BYTES + 1), np.int64)
+        columns = np.empty((len(EVENT_COLUMNS), len(text) // _MIN_EVENT_BYTES + 1), np.int64)
         scanned = chrome_events(text, columns.ctypes.data, columns.shape[1], exact=exact)
         if scanned is None or not scanned.events:
             return None

@@ -30,7 +30,7 @@ MIN_UPSTREAM_SHARE = 0.5
 """Part of the waits that a rank causes which its own waits for another rank must explain."""
 MAX_CHANCE = 1e-3
 """How likely as many late steps may be at the rate of the other ranks; divided by the ranks."""
-MANY_MORE = 1.5
+MIN_LAUNCH_RATIO = 1.5
 """Times as many launches of a kernel as on other ranks are more work, whatever each takes."""
 _MIN_LATE_RATE = 0.02
 _MIN_PATTERN_STEPS = 3
@@ -309,7 +309,7 @@ def _work_or_speed(digests: Sequence[RankDigest], place: int) -> tuple[str, list
             continue
         columns = zip(*usual[kernel.name], strict=True)
         other_count, other_ns, blocks = (float(np.median(column)) for column in columns)
-        if count > MANY_MORE * other_count:
+        if count > MIN_LAUNCH_RATIO * other_count:
             # Other calls of the same kernel: their shapes, and so their times, are their own.
             work_ns += count * ns - other_count * other_ns
             continue
