@@ -452,10 +452,10 @@ def _host_operations(trace: Trace) -> pl.DataFrame:
 
 
 def _groups_of_threads(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """Tell the process group of each thread that runs collectives; the ranges do not name it.
+    """Return the process group of each thread that runs collectives; ranges do not name it.
 
     A process group starts its threads when it is made, so both are in the same order. Where groups
-    may have run nothing, their threads are not told apart.
+    may have run nothing, which thread is of which one is not known.
     """
     schema = dict.fromkeys(("library", "thread_group", "thread_ranks"), pl.String)
     known = trace.table("process_groups", ["group", "ranks", "backend"])
