@@ -153,9 +153,9 @@ def job_ranks(
     ordered, left_out = ordered_ranks(digests)
     unread = tuple(sorted((*unread, *left_out), key=lambda rank: (rank.file, rank.rank or 0)))
     if not ordered:
-        reasons = "; ".join(f"{rank.file}: {rank.reason}" for rank in unread[:_MAX_LISTED])
+        reasons = _reasons(unread) or "no files"
         return NotApplicable(
-            COMMAND, f"no rank could be read ({reasons or 'no files'})", "see: gpusight info FILE"
+            COMMAND, f"no rank could be read ({reasons})", "see: gpusight info FILE"
         )
     matched = match_collectives(ordered)
     waits = CollectiveWaits(matched)
@@ -432,8 +432,9 @@ def _notes(
     missing = meta["missing_ranks"]
     if missing and len(digests) > 1:
         notes.append(
-            f"{len(missing)} of {meta['world_size']} ranks are missing ({_listed(missing)}): waits "
-            "for them count as transfer, or for a rank that is here"
+            f"{len(missing)} of {meta['world_size']} ranks "
+            f"{'are' if len(missing) > 1 else 'is'} missing ({_listed(missing)}): waits for "
+            f"{'them' if len(missing) > 1 else 'it'} count as transfer, or for a rank that is here"
         )
     if meta["world_size"] is not None and len(digests) > meta["world_size"]:
         notes.append(
@@ -448,6 +449,18 @@ def _notes(
         notes += _match_notes(digests, meta, waits)
         notes.append(AS_RECORDED)
     return notes
+
+
+def _reasons(unread: Sequence[UnreadRank]) -> str:
+    """List why captures cannot be read, each reason once."""
+    files: dict[str, list[str]] = {}
+    for rank in unread:
+        files.setdefault(_short(rank).partition(": ")[2], []).append(rank.file)
+    texts = [
+        f"{own[0]}{f' and {len(own) - 1} more' if len(own) > 1 else ''}: {reason}"
+        for reason, own in files.items()
+    ]
+    return "; ".join(texts[:_MAX_LISTED])
 
 
 def _short(rank: UnreadRank) -> str:

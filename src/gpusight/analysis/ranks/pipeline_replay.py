@@ -126,6 +126,8 @@ def _events(
 
 def _spent_before(time: Ints, idle_from: Ints, length: Ints) -> Ints:
     """Return how much exposed time had passed at each time; the parts may be in any order."""
+    if not len(idle_from):
+        return np.zeros_like(time)
     order = np.argsort(idle_from, kind="stable")
     starts, lengths = idle_from[order], length[order]
     total = np.concatenate(([0], np.cumsum(lengths)))
