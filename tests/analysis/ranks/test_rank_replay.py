@@ -6,6 +6,7 @@ import numpy as np
 from msgspec import structs
 
 from gpusight.analysis.ranks.match_collectives import match_collectives
+from gpusight.analysis.ranks.rank_digest import CollectiveKey
 from gpusight.analysis.ranks.rank_replay import CollectiveWaits, OwnTimes, own_times
 from tests.analysis.ranks.jobs import Collective, Delay, digest, job_digests, step
 
@@ -84,3 +85,19 @@ def test_a_pipeline_whose_first_stage_is_never_exposed_is_simulated() -> None:
     times = own_times(stages, CollectiveWaits(match_collectives(stages)))
     assert times.pipeline is not None
     assert times.job_ns == 100
+
+
+def test_waits_for_a_missing_rank_are_no_time_of_the_one_that_waits() -> None:
+    """Of two groups of equal collectives, one has both ranks: it shows the transfer."""
+    ranks = [
+        digest(rank, [Collective(10, end, group=name, bytes=8)], [step(0, 0, 100)])
+        for rank, name, end in ((0, "a", 80), (1, "b", 40), (2, "b", 30))
+    ]
+    for place, (own, members) in enumerate(zip(ranks, ("[0, 3]", "[1, 2]", "[1, 2]"), strict=True)):
+        (key,) = own.collectives.keys
+        named = CollectiveKey(key.kind, key.bytes, key.group, members, key.source)
+        table = structs.replace(own.collectives, keys=(named,))
+        ranks[place] = structs.replace(own, collectives=table)
+    times = own_times(ranks, CollectiveWaits(match_collectives(ranks)))
+    assert [found.wait_ns.tolist() for found in times.missing] == [[50], [], []]
+    assert times.own_ns.tolist() == [[50, 90, 100]]
