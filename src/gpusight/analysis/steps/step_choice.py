@@ -381,10 +381,11 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
     if not covers or _share_with(sequence, "updates", outer) >= _NEARLY_ALL:
         return False
     if fed:
-        if kernels >= own_kernels and _outside(sequence, outer, inner, "feeds")[0]:
-            return False  # an image that is copied and looked at before its parts are
-        # Parts of a batch in turn, on several streams: the host pauses after all of them only.
-        return _pauses(sequence, inner) or not _pauses(sequence, outer)
+        # Parts of a batch in turn, on several streams: the host pauses after all of them only. An
+        # image is copied and looked at before its parts are.
+        own_input = kernels >= own_kernels and _outside(sequence, outer, inner, "feeds")[0] > 0
+        in_turn = not _pauses(sequence, inner) and _pauses(sequence, outer)
+        return not own_input and not in_turn
     if not inner.same_counts:
         return False
     if len(outer.starts) < _MIN_REPETITIONS:

@@ -70,7 +70,7 @@ _RESETS = re.compile(
 )
 """Names of kernels that set data up; those of random numbers have a category."""
 _REGION = r"_F\d*L\d+_\d+$|_l?\d+_gpu(?:__red)?$|\$ck_L\d+_\d+$|^__omp_offloading_.*_l\d+"
-"""Names of OpenACC and OpenMP kernels whose numbers are lines of the source: they tell loops apart."""
+"""Names of OpenACC and OpenMP kernels: their numbers are lines, which distinguish loops."""
 _FLAGS = ("updates", "backward", "heavy", "feeds", "reads", "resets", "with_host")
 _SCHEMA = {
     "launch_ns": pl.Int64(),
