@@ -151,6 +151,10 @@ class KernelFinding:
 TABLE = Path(__file__).parents[1] / "data" / "past_predictions.json"
 
 
+_MANY_TIMES = 9.0
+"""Errors from here on are no longer percentages: a prediction can only be so far off upwards."""
+
+
 @dataclass(frozen=True, slots=True)
 class PastPredictions:
     """Errors of the step time predicted for fixes of one rule, or of rules like it."""
@@ -165,12 +169,15 @@ class PastPredictions:
     worst_error: float
 
     def text(self, rule: str) -> str:
-        """Say how far such predictions were off: `Similar fixes: within 7% …`."""
+        """Say how far such predictions were off: `Predictions for similar fixes …`."""
         group = "" if self.of == rule else f" ({self.of})"
         programs = f"{self.programs} program{'' if self.programs == 1 else 's'}"
+        worst = f"{self.worst_error:.0%}"
+        if self.worst_error >= _MANY_TIMES:
+            worst = f"{1 + self.worst_error:.0f}x too long"
         return (
-            f"Similar fixes{group}: within {self.median_error:.0%} of the measured time "
-            f"(median of {self.pairs} captures, {programs}; worst {self.worst_error:.0%})"
+            f"Step times predicted for similar fixes{group} were {self.median_error:.0%} off "
+            f"(median of {self.pairs} captures, {programs}; worst {worst})"
         )
 
     def document(self) -> dict[str, Any]:
