@@ -41,7 +41,7 @@ def test_the_text_names_the_group_where_the_rule_has_too_few_pairs() -> None:
     own = PastPredictions("host-sync", 5, 2, 0.07, 0.23)
     assert own.text("host-sync") == (
         "Step times predicted for similar fixes were 7% off (median of 5 captures, 2 programs; "
-        "worst 23%)"
+        "worst 23% off)"
     )
     assert " similar fixes (host-sync) were 7% off" in own.text("alloc-churn")
     assert "worst 155x too long)" in PastPredictions("copies", 9, 2, 0.1, 154.4).text("x")

@@ -172,17 +172,18 @@ class PastPredictions:
         """Say how far such predictions were off: `Predictions for similar fixes …`."""
         group = "" if self.of == rule else f" ({self.of})"
         programs = f"{self.programs} program{'' if self.programs == 1 else 's'}"
-        worst = f"{self.worst_error:.0%}"
-        if self.worst_error >= _MANY_TIMES:
-            worst = f"{1 + self.worst_error:.0f}x too long"
         return (
-            f"Step times predicted for similar fixes{group} were {self.median_error:.0%} off "
-            f"(median of {self.pairs} captures, {programs}; worst {worst})"
+            f"Step times predicted for similar fixes{group} were {_off(self.median_error)} "
+            f"(median of {self.pairs} captures, {programs}; worst {_off(self.worst_error)})"
         )
 
     def document(self) -> dict[str, Any]:
         """Return plain objects, for JSON."""
         return asdict(self)
+
+
+def _off(error: float) -> str:
+    return f"{1 + error:.0f}x too long" if error >= _MANY_TIMES else f"{error:.0%} off"
 
 
 @cache
