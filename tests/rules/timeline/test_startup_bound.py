@@ -150,8 +150,8 @@ def looped(copy_ms: float, start_ms: float = 0.0, *, name: str = "sweep") -> Cap
         last = number in (0, 11)
         kind, took = ("Host-to-Device", "Device-to-Host")[number > 0], copy_ms * MS
         if last and copy_ms:
-            where = {"kind": kind, "src_kind": "Pageable", "size": 10_000_000}
-            capture.copy((at, at + took + 2), (at + 1, at + took + 1), **where)
+            times = (at, at + took + 2), (at + 1, at + took + 1)
+            capture.copy(*times, size=10_000_000, kind=kind, src_kind="Pageable")
             at += took + 10
         elif not last:
             capture.launch((at, at + 5), (at + 7, at + 1_990), f"{name}(float*)")
