@@ -127,7 +127,7 @@ gpusight record --delay 5 -- ./program         # record without a start of 5 s
         "reading files) has no names here."
     )
     estimate = (
-        "None: a program has to start and to end, and the capture does not show how much of it can "
+        "A program has to start and to end, and the capture does not show how much of it can "
         "be avoided."
     )
     thresholds: ClassVar = {
