@@ -192,9 +192,9 @@ def _stretches_like_waits(context: RuleContext) -> pl.DataFrame:
     alike = (waits > 0) & (pl.col("duration_ns") <= most_ns)
     long = stretches.filter(pl.col("duration_ns") >= _LONG_NS)
     is_short = waits * SWITCH_NS.value <= MAX_WAIT_NS.value
-    judged = long.filter(is_short)
-    waiting = judged.filter(alike)
-    total_ns, found_ns = int(judged["duration_ns"].sum()), int(waiting["duration_ns"].sum())
+    compared = long.filter(is_short)
+    waiting = compared.filter(alike)
+    total_ns, found_ns = int(compared["duration_ns"].sum()), int(waiting["duration_ns"].sum())
     enough = found_ns >= MIN_ALIKE_SHARE.value * total_ns
     if not enough or waiting.height < MIN_WAITS_PER_STEP.value * context.per_step:
         return waiting.clear()
