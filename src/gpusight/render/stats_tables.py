@@ -10,7 +10,6 @@ import polars as pl
 from gpusight.analysis.nsys_stats.stats_reports import StatsCell, StatsReport
 from gpusight.naming.kernel_names import unique_short_names
 from gpusight.render.cell_text import display_width, pad, safe_text
-from gpusight.render.csv_json import write_rows
 from gpusight.render.markdown_tables import escape_markdown, markdown_code, markdown_table
 from gpusight.results import Field, Fmt, TableResult
 
@@ -40,7 +39,10 @@ def stats_heading(report: StatsReport) -> str:
 
 def stats_to_csv(report: StatsReport) -> str:
     """Write the header and cells that `nsys stats --format csv` writes."""
-    return write_rows([_headers(report), *report.csv_rows()])
+    cells = report.cells()
+    cells.columns = _headers(report)
+    # Polars quotes an empty text; nsys does not.
+    return cells.with_columns(pl.when(pl.all() != "").then(pl.all())).write_csv()
 
 
 def stats_to_tsv(report: StatsReport) -> str:
