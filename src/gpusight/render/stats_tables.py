@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.analysis.nsys_stats.stats_reports import StatsCell, StatsReport
-from gpusight.naming.kernel_names import unique_short_names
 from gpusight.render.cell_text import display_width, pad, safe_text
 from gpusight.render.markdown_tables import escape_markdown, markdown_code, markdown_table
 from gpusight.results import Field, Fmt, TableResult
@@ -104,6 +103,8 @@ def stats_as_printed(report: StatsReport) -> TableResult:
     fields = _fields(report)
     header = report.kernel_column
     if header:
+        from gpusight.naming.kernel_names import unique_short_names
+
         other = pl.col(header).str.starts_with("[CUDA ")  # memcpys and memsets
         if "Category" in frame.columns:
             other |= pl.col("Category") != "CUDA_KERNEL"

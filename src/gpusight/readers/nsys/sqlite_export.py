@@ -24,8 +24,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-import adbc_driver_manager
-import adbc_driver_sqlite
 import polars as pl
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
@@ -149,6 +147,8 @@ class SqliteTables(RawTables):
         if only is not None:  # else the rows that come are counted
             self._check_rows(table)
         self._check_texts(table, types)
+        if only is not None and only.column in columns and set(types.values()) == {"TEXT"}:
+            return self._read_texts(table, types, condition)
         try:
             return self._read(table, types, condition, _Wrong.NONE)
         except (DamagedCaptureError, pl.exceptions.PolarsError):
@@ -165,6 +165,14 @@ class SqliteTables(RawTables):
                 yield self._read_span(table, types, "1", _Wrong.NONE, span)
             except (DamagedCaptureError, pl.exceptions.PolarsError):  # noqa: PERF203 - few pieces
                 yield self._read_span(table, types, "1", _Wrong.NULL, span)
+
+    def _read_texts(self, table: str, types: dict[str, str], condition: str) -> pl.DataFrame:
+        """Read the few rows of a table of texts without ADBC, which is slow to import."""
+        query = f"{_select(table, types, _Wrong.NONE)} WHERE {condition} LIMIT {self._max_rows}"
+        kinds: list[tuple[str, pl.DataType]] = []
+        for i in range(len(types)):
+            kinds += [(f"c{i}", pl.Binary()), (f"n{i}", pl.Int64())]
+        return _restore(pl.DataFrame(self._rows(query), schema=kinds, orient="row"), types)
 
     def _read(
         self, table: str, types: dict[str, str], condition: str, wrong: _Wrong
@@ -231,7 +239,7 @@ class SqliteTables(RawTables):
         sizes = ", ".join(f"octet_length({text}) AS c{i}" for i, text in enumerate(texts))
         sums = ", ".join(f"total(c{i}) AS c{i}" for i in range(len(texts)))
         rows = f"SELECT {sizes} FROM {_from(table)} LIMIT {self._max_rows + 1}"
-        for total in self._fetch(f"SELECT {sums} FROM ({rows})").row(0):
+        for total in self._rows(f"SELECT {sums} FROM ({rows})")[0]:
             if total > self._size:
                 self._damaged(f"table {table} has more text than the file can hold")
 
@@ -271,7 +279,11 @@ class SqliteTables(RawTables):
             first = end
 
     def _fetch(self, query: str) -> pl.DataFrame:
-        manager, driver = adbc_driver_manager, adbc_driver_sqlite._driver_path()
+        # Slow to import, and not needed where the core decodes all tables.
+        import adbc_driver_manager as manager
+        import adbc_driver_sqlite
+
+        driver = adbc_driver_sqlite._driver_path()
         try:
             with (
                 manager.AdbcDatabase(driver=driver, uri=self._uri) as database,
