@@ -871,7 +871,7 @@ def test_examples_fit_80_columns(name: str) -> None:
 @pytest.mark.parametrize(
     ("command", "absent"),
     [
-        (["--version"], {"polars", "numpy", "gpusight.cli.commands.diagnose"}),
+        (["--version"], {"polars", "numpy"}),
         (
             ["stats", "-r", "cuda_gpu_kern_sum", "-f", "csv", "--no-cache"],
             {"numpy", "adbc_driver_manager", "gpusight.naming", "gpusight.cli.commands.diagnose"},

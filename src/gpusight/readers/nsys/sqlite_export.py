@@ -146,9 +146,9 @@ class SqliteTables(RawTables):
         condition = _condition(only)
         if only is not None:  # else the rows that come are counted
             self._check_rows(table)
-        self._check_texts(table, types)
-        if only is not None and only.column in columns and set(types.values()) == {"TEXT"}:
+        if only is not None and set(types.values()) == {"TEXT"}:
             return self._read_texts(table, types, condition)
+        self._check_texts(table, types)
         try:
             return self._read(table, types, condition, _Wrong.NONE)
         except (DamagedCaptureError, pl.exceptions.PolarsError):
@@ -239,7 +239,7 @@ class SqliteTables(RawTables):
         sizes = ", ".join(f"octet_length({text}) AS c{i}" for i, text in enumerate(texts))
         sums = ", ".join(f"total(c{i}) AS c{i}" for i in range(len(texts)))
         rows = f"SELECT {sizes} FROM {_from(table)} LIMIT {self._max_rows + 1}"
-        for total in self._rows(f"SELECT {sums} FROM ({rows})")[0]:
+        for total in self._fetch(f"SELECT {sums} FROM ({rows})").row(0):
             if total > self._size:
                 self._damaged(f"table {table} has more text than the file can hold")
 
@@ -303,6 +303,7 @@ class SqliteTables(RawTables):
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
         """Run a query with few results; one that takes longer than the file warrants is ended."""
+        bytes_left = self._size
         steps_left = (_MIN_STEPS + _STEPS_A_BYTE * self._size) // _STEPS_AT_ONCE
 
         def is_over() -> bool:
@@ -315,7 +316,13 @@ class SqliteTables(RawTables):
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             connection.set_progress_handler(is_over, _STEPS_AT_ONCE)
             try:
-                return connection.execute(query).fetchall()
+                rows = []
+                for row in connection.execute(query):
+                    rows.append(row)
+                    bytes_left -= sum(len(value) for value in row if isinstance(value, bytes))
+                    if bytes_left < 0:
+                        self._damaged("a query gives more text than the file can hold")
+                return rows
             finally:
                 connection.close()
         except UnicodeDecodeError:  # raised by sqlite3 if it cannot decode SQLite's own message
