@@ -28,11 +28,11 @@ export function openFlames(
   const addGpus = ({ devices }: Measure): void => {
     for (const { device } of devices) gpu.append(el("option", { value: String(device) }, `GPU ${device}`));
   };
-  let asking: AbortController | null = null;
+  let request: AbortController | null = null;
   const draw = async (): Promise<void> => {
-    asking?.abort();
-    asking = new AbortController();
-    const { signal } = asking;
+    request?.abort();
+    request = new AbortController();
+    const { signal } = request;
     fill(body, working("adding up the stacks"));
     try {
       const answer = await client.flame(info.id, range, of.value, by.value, gpu.value, signal);
@@ -59,7 +59,7 @@ export function openFlames(
     ),
     el("div", { class: "body" }, el("p", { class: "choices" }, label("Show", of), label("by", by), label("on", gpu)), body),
   );
-  dialog.onclose = () => asking?.abort();
+  dialog.onclose = () => request?.abort();
   dialog.showModal();
   void client.measure(info.id, range).then(addGpus, showFault);
   void draw();

@@ -24,7 +24,7 @@ from gpusight.errors import CaptureError, GpusightError, UsageError
 from gpusight.output_files import cannot_write
 from gpusight.render.cell_text import safe_text
 from gpusight.render.result_view import View
-from gpusight.render.table_layout import sentence
+from gpusight.render.table_layout import TableOptions, sentence
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
 from gpusight.sniff import is_capture_name, refuse_capture
 
@@ -157,8 +157,7 @@ def _time_unit(text: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
-
+    """Run the command; returns the exit code."""
     if args.list or args.help_reports == "":
         return present(View(report_list()), _for_results(args))
     if args.help_reports is not None or args.help_formats is not None:
@@ -502,7 +501,6 @@ def _filed(answer: StatsAnswer, folder: Path) -> StatsAnswer:
 
 def _write_summary(summary: TableResult, folder: Path) -> None:
     from gpusight.render.csv_json import csv_chunks, escape_formulas
-    from gpusight.render.table_layout import TableOptions
     from gpusight.render.terminal_tables import to_plain
 
     write_file(folder / "summary.txt", [to_plain(summary, TableOptions(width=None))])

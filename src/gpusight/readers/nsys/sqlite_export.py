@@ -28,7 +28,13 @@ import polars as pl
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.readers.nsys import nsys_machine, sqlite_journal
-from gpusight.readers.nsys.raw_tables import NOT_A_NUMBER, PAYLOADS, RawTables, decode_text
+from gpusight.readers.nsys.raw_tables import (
+    NOT_A_NUMBER,
+    PAYLOAD_EVENTS,
+    PAYLOADS,
+    RawTables,
+    decode_text,
+)
 from gpusight.readers.nsys.sqlite_pages import SqlitePages
 from gpusight.readers.nsys.table_mapping import PARTS
 
@@ -155,6 +161,20 @@ class SqliteTables(RawTables):
             # A column edited by another program may mix types, which only casts straighten out.
             wrong = _Wrong.MARKED if marked else _Wrong.NULL
             return self._read(table, types, condition, wrong)
+
+    def payloads(self) -> pl.DataFrame:
+        """Return the NVTX events with a binary payload."""
+        table, data = "NVTX_EVENTS", "binaryData"
+        if not PAYLOAD_EVENTS.keys() <= self.columns(table):
+            return pl.DataFrame(schema=PAYLOAD_EVENTS)
+        self._check_texts(table, {data: "TEXT"})
+        numbers = [f"IFNULL(CAST({_quote(n)} AS INTEGER), -1) AS {n}" for n in PAYLOAD_EVENTS]
+        columns = ", ".join([*numbers[:-1], f"CAST({data} AS BLOB) AS {data}"])
+        limit = f"{data} IS NOT NULL LIMIT {self._max_rows + 1}"
+        rows = self._fetch(f"SELECT {columns} FROM {_from(table)} WHERE {limit}")
+        if rows.height > self._max_rows:
+            self._too_many(table)
+        return rows if rows.height else pl.DataFrame(schema=PAYLOAD_EVENTS)
 
     def pieces(self, table: str, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Yield columns in file order, a range of rows at a time."""
