@@ -125,7 +125,7 @@ class Correction:
     def text(self) -> str:
         """Say what was taken off, and how the step time is known."""
         if self.estimate is not None:
-            return self._estimate_text(self.estimate)
+            return "; ".join(filter(None, (self.brief, self._estimate_method)))
         known = f"{format_time(self.pace.mean_ns, digits=3)}/step {self.pace.text}"
         unslowed = f"the profiler did not slow the steps down ({known})"
         if self.is_hidden:
@@ -140,18 +140,24 @@ class Correction:
             text += f"; the GPU alone takes {format_time(self.step_ns, digits=3)}/step"
         return text
 
-    def _estimate_text(self, estimate: tuple[float, float]) -> str:
-        hardly = "the profiler hardly slows the steps down (estimate)"
+    @property
+    def brief(self) -> str:
+        """Say how the step time is known, in a line: an estimate without how it was made."""
+        if self.estimate is None:
+            return self.text
+        if self.is_hidden or not self.overhead.event_ns:
+            return "the profiler hardly slows the steps down (estimate)"
+        low, high = (format_time(s * self.step_ns, digits=3) for s in self.estimate)
+        limits = in_one_unit(low, high, " to ")
+        return f"step time without the profiler: {limits} (estimate; recorded times: --pace off)"
+
+    @property
+    def _estimate_method(self) -> str:
         if not self.overhead.event_ns:
-            return hardly
+            return ""
         if self.is_hidden:
-            return f"{hardly}; {self._usual_text} subtracted from host time"
-        low, high = (s * self.step_ns for s in estimate)
-        limits = in_one_unit(format_time(low, digits=3), format_time(high, digits=3), " to ")
-        text = (
-            f"estimate: {limits}/step without the profiler, {self._usual_text} subtracted "
-            "(recorded times: --pace off)"
-        )
+            return f"{self._usual_text} subtracted from host time"
+        text = f"{self._usual_text} subtracted"
         if self.slower is not None:
             timed = format_time(self.slower.mean_ns, digits=3)
             text += f"; steps timed before the recording were slower ({timed}), not used"

@@ -339,7 +339,7 @@ def _diagnosed(of: _StepWork) -> _Diagnosed:
 
 
 def _digest_notes(of: _StepWork) -> tuple[str, ...]:
-    notes = [*of.trace.warnings, *of.focus.notes, *graph_notes(of.trace)]
+    notes = [*of.trace.warnings, *of.focus.notes, *graph_notes(of.trace, of.focus.time)]
     selection = of.selection
     if selection.within is not None:
         notes.append(f"only the range {selection.within}")

@@ -420,7 +420,7 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
     confidence, reason = _confidence(context, match)
     estimate = match.estimate or rule.estimate
     if match.change and alone_ns is None:
-        estimate = "None: the problem is measured, and the simulation of the fix saves nothing."
+        estimate = "The problem is measured, and the simulation of the fix saves nothing."
         reason = "the simulation shows no gain"
     code = match.code or rule.snippet(context.framework)
     if rule.id in TIMELINE_RULES and context.framework.is_array_language:

@@ -107,7 +107,7 @@ def diagnose_timeline(
         # What matters most for the result first: the screen has room for one.
         notes=(
             *(f"the environment of the capture has {text}" for text in trace.meta.debug_settings),
-            *graph_notes(trace),
+            *graph_notes(trace, focus.time),
             *sample_notes(context, selection),
             *_unknown_gpu_note(gpu, results.lacking_data),
             *focus.notes,

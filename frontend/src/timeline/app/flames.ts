@@ -24,12 +24,20 @@ export function openFlames(
   const body = el("div", {});
   const of = choice("Show", Object.entries(OF));
   const by = choice("by", Object.entries(BY));
+<<<<<<< HEAD
   const track = choice("on", [["", "all tracks"], ...trackChoices(info.tracks)]);
   let asking: AbortController | null = null;
+=======
+  const gpu = choice("on", [["", "all GPUs"]]);
+  const addGpus = ({ devices }: Measure): void => {
+    for (const { device } of devices) gpu.append(el("option", { value: String(device) }, `GPU ${device}`));
+  };
+  let request: AbortController | null = null;
+>>>>>>> main
   const draw = async (): Promise<void> => {
-    asking?.abort();
-    asking = new AbortController();
-    const { signal } = asking;
+    request?.abort();
+    request = new AbortController();
+    const { signal } = request;
     fill(body, working("adding up the stacks"));
     try {
       const answer = await client.flame(info.id, range, of.value, by.value, track.value, signal);
@@ -56,7 +64,7 @@ export function openFlames(
     ),
     el("div", { class: "body" }, el("p", { class: "choices" }, label("Show", of), label("by", by), label("on", track)), body),
   );
-  dialog.onclose = () => asking?.abort();
+  dialog.onclose = () => request?.abort();
   dialog.showModal();
   void draw();
 }

@@ -158,7 +158,6 @@ def _time_unit(text: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-
     if args.list or args.help_reports == "":
         return present(View(report_list()), _for_results(args))
     if args.help_reports is not None or args.help_formats is not None:

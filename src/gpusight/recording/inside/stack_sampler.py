@@ -47,8 +47,6 @@ LAUNCHING, ALL_THREADS = "launching", "all"
 THREADS = (LAUNCHING, ALL_THREADS)
 MIN_HZ, DEFAULT_HZ, MAX_HZ = 50, 200, 500
 MAX_DEPTH = 100
-MAX_COST = 0.02
-"""Share of a core that sampling may take; the rate is lowered before it does."""
 
 PROCESS, CLOCK, THREAD, FRAMES, NODES, SAMPLES = b"P", b"C", b"T", b"F", b"N", b"D"
 RATE, RESET, CAPTURE, END = b"R", b"Z", b"X", b"E"
