@@ -12,10 +12,11 @@ import msgspec
 import numpy as np
 
 from gpusight.analysis.capture_info import device_names
+from gpusight.analysis.corrected_trace import correction_of
 from gpusight.analysis.hotspots.flame_graph import flame_graph
 from gpusight.analysis.hotspots.stack_times import TrackWork, hotspots
 from gpusight.analysis.ledger.ledger_entries import IDLE
-from gpusight.analysis.profiler_correction import correction_of, without_profiler
+from gpusight.analysis.profiler_correction import without_profiler
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
 from gpusight.analysis.steps.step_window import step_window
