@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.corrected_trace import correction_of
 from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
-from gpusight.analysis.profiler_correction import correction_of
 from gpusight.analysis.replay.changes import GRAPH_LAUNCH_NS, as_graphs
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
