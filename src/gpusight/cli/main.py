@@ -218,9 +218,7 @@ def _reuse_memory() -> None:
     after a moment, not after ten seconds, which would add a quarter to the peak. NumPy uses that of
     the C library, which would give every large array back to the system at once.
     """
-    os.environ.setdefault(
-        "_RJEM_MALLOC_CONF", "thp:always,dirty_decay_ms:250,muzzy_decay_ms:0"
-    )
+    os.environ.setdefault("_RJEM_MALLOC_CONF", "thp:always,dirty_decay_ms:250,muzzy_decay_ms:0")
     if sys.platform == "linux":
         import ctypes
 
