@@ -12,6 +12,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
 
 from gpusight.errors import CaptureMismatchError, UsageError
+from gpusight.render.result_view import (
+    BaselineView,
+    ComparisonView,
+    DiagnosisView,
+    DoctorView,
+    DrillView,
+    GateView,
+    HotspotsView,
+    LedgerView,
+    OrionPage,
+    RanksView,
+    ReportView,
+    ShareView,
+    WhatIfView,
+)
 from gpusight.render.result_view import Page as Page  # typed users may import it from here
 from gpusight.render.result_view import Result as Result
 from gpusight.render.result_view import View as View
@@ -29,22 +44,7 @@ if TYPE_CHECKING:
     from gpusight.comparison.digest import Digest
     from gpusight.comparison.inputs import ComparisonInput
     from gpusight.recording.record_program import Recording
-    from gpusight.render.result_view import (
-        BaselineView,
-        ComparisonView,
-        DiagnosisView,
-        DoctorView,
-        DrillView,
-        GateView,
-        HotspotsView,
-        LedgerView,
-        OrionPage,
-        RanksView,
-        ReportView,
-        ShareView,
-        WhatIfView,
-    )
-    from gpusight.results import Answer, Composite, TableResult
+    from gpusight.results import Answer, TableResult
     from gpusight.rules.rule import Rule
     from gpusight.trace.trace import Capture, PathLike
     from gpusight.web.server import Server
@@ -111,8 +111,7 @@ def summary(
     from gpusight.analysis.capture_summary import summary as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    selection = _first_process(trace := _opened(trace), _selection(within, device, process), focus)
-    capture = _without_profiler(trace, selection.process)
+    capture, selection = _corrected(trace, _selection(within, device, process), focus)
     return Page(_analyze_window(analysis, capture, selection, focus))
 
 
@@ -130,8 +129,7 @@ def steps(
     from gpusight.analysis.steps.step_report import steps as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    selection = _first_process(trace := _opened(trace), _selection(within, device, process), focus)
-    capture = _without_profiler(trace, selection.process)
+    capture, selection = _corrected(trace, _selection(within, device, process), focus)
     return Page(_analyze(analysis, capture, selection, **focus))
 
 
@@ -208,13 +206,10 @@ def ledger(
     `steps` by number (`"3-7"`, `"all"`), `window` in nanoseconds; else the steps without warm-up.
     """
     from gpusight.analysis.ledger.ledger_report import ledger_report as analysis
-    from gpusight.render.result_view import LedgerView
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
-    selection = _first_process(trace := _opened(trace), _selection(within, device, process), focus)
-    capture = _without_profiler(trace, selection.process)
-    answer = analysis(capture, selection, **focus)
-    return LedgerView(_with_warnings(answer, [capture]))
+    capture, selection = _corrected(trace, _selection(within, device, process), focus)
+    return LedgerView(_analyze(analysis, capture, selection, **focus))
 
 
 def hotspots(
@@ -241,20 +236,16 @@ def hotspots(
     """
     from gpusight.analysis.hotspots.flame_graph import compared_hotspots
     from gpusight.analysis.hotspots.stack_times import hotspots as analysis
-    from gpusight.render.result_view import HotspotsView
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
 
-    def answer(capture: Trace) -> Any:
-        chosen = _first_process(capture, _selection(within, device, process), focus)
-        measured = _without_profiler(capture, chosen.process)
-        made = analysis(measured, chosen, by=by, of=of, all_frames=all_frames, **focus)
-        return _with_warnings(made, [measured])
+    def of_capture(trace: Capture) -> Any:
+        capture, selection = _corrected(trace, _selection(within, device, process), focus)
+        options: dict[str, Any] = {"by": by, "of": of, "all_frames": all_frames}
+        return _analyze(analysis, capture, selection, **options, **focus)
 
-    made = answer(_opened(trace))
-    if vs is not None:
-        made = compared_hotspots(made, answer(_opened(vs)))
-    return HotspotsView(made)
+    answer = of_capture(trace)
+    return HotspotsView(answer if vs is None else compared_hotspots(answer, of_capture(vs)))
 
 
 def utilization(
@@ -534,7 +525,6 @@ def orion_build(
     """
     from gpusight.analysis.orion.orion_build import OrionOptions, build
     from gpusight.analysis.orion.orion_launches import OrionSmLimits
-    from gpusight.render.result_view import OrionPage
     from gpusight.render.table_export import save_orion_files
 
     limits = OrionSmLimits(gpu, max_threads_sm, max_blocks_sm, max_shmem_sm, max_regs_sm)
@@ -612,7 +602,6 @@ def diagnose(
     report, `kernel`, `launches` and `lines` apply. `[timeline, report]` joins both. `rules` runs
     only these rules; `extra_rules` are your own, as classes or files.
     """
-    from gpusight.render.result_view import DiagnosisView
     from gpusight.rules.diagnosis import DiagnoseOptions, diagnose_captures
     from gpusight.rules.user_rules import user_rules
 
@@ -703,13 +692,13 @@ def report(
     `compare` is what it was before a change: captures, a baseline file, digests. A folder with the
     captures of all ranks of a job adds sections about ranks.
     """
-    from gpusight.render.result_view import ReportView
     from gpusight.reports.report_builder import build_report
     from gpusight.reports.report_contents import ReportRequest
 
     selection = _selection(within, device, process)
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
     captures = [_opened_or_job(trace), *map(_opened, ncu)]
-    base = _digests(compare, selection, steps=steps, window=window, warmup=warmup)
+    base = _digests(compare, selection, focus)
     request = ReportRequest(selection, steps, window, warmup, title)
     contents = build_report(captures, request, base=base)
     return ReportView(contents, tuple(capture.meta.path for capture in captures))
@@ -734,13 +723,10 @@ def compare(
     repeats; a path may be a glob or a folder. Changes below `least` count as none.
     """
     from gpusight.comparison.compare_digests import compare as analysis
-    from gpusight.render.result_view import ComparisonView
 
     selection = _selection(within, device, process)
-    sides = [
-        _digests(side, selection, steps=steps, window=window, warmup=warmup)
-        for side in (before, after)
-    ]
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    sides = [_digests(side, selection, focus) for side in (before, after)]
     answer = analysis(*sides, confidence=confidence, least=least)
     return ComparisonView(_checked(answer))
 
@@ -761,12 +747,12 @@ def baseline(
     `output` is the file to write; an existing baseline is replaced, any other file is not.
     """
     from gpusight.comparison.baseline_file import Baseline, check_baseline_output, save_baseline
-    from gpusight.render.result_view import BaselineView
 
     if output is not None:
         check_baseline_output(Path(output))
     selection = _selection(within, device, process)
-    digests = _digests(captures, selection, steps=steps, window=window, warmup=warmup)
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    digests = _digests(captures, selection, focus)
     size = None if output is None else save_baseline(digests, Path(output))
     return BaselineView(Baseline(tuple(digests), None if output is None else str(output), size))
 
@@ -800,13 +786,10 @@ def gate(
     """
     from gpusight.comparison.gate_check import gate as analysis
     from gpusight.comparison.gate_limits import read_limits
-    from gpusight.render.result_view import GateView
 
     selection = _selection(within, device, process)
-    before, after = (
-        _digests(side, selection, steps=steps, window=window, warmup=warmup)
-        for side in (baseline, captures)
-    )
+    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    before, after = (_digests(side, selection, focus) for side in (baseline, captures))
     answer = analysis(
         before,
         after,
@@ -850,7 +833,6 @@ def share(
     Without `output` it is called NAME.shared and lies in the current folder; nothing is replaced.
     `to` is `sqlite` or `parquet`, for nsys captures.
     """
-    from gpusight.render.result_view import ShareView
     from gpusight.sharing.sanitized_copy import options_of
     from gpusight.sharing.sanitized_copy import share as write
 
@@ -863,7 +845,6 @@ def share_check(
     capture: PathLike, *, hash_names: bool = False, salt: str | None = None
 ) -> ShareView:
     """List sensitive data in a capture, by category and location, without values: `.leaks`."""
-    from gpusight.render.result_view import ShareView
     from gpusight.sharing.sanitized_copy import check, options_of
 
     return ShareView(check(Path(capture), options_of(hash_names=hash_names, salt=salt)))
@@ -875,7 +856,6 @@ def doctor(*, python: PathLike | None = None) -> DoctorView:
     `python` is the interpreter that runs the program, else the one that `python` starts.
     """
     from gpusight.recording.doctor.checkup import examine
-    from gpusight.render.result_view import DoctorView
 
     return DoctorView(examine(python=None if python is None else os.fspath(python)))
 
@@ -950,7 +930,6 @@ def drill(
     `quick`, `detail` or `full`. `cache` is that of `gs.open`, for reports of the run.
     """
     from gpusight.analysis.drill.drill_result import DrillOptions
-    from gpusight.render.result_view import DrillView
     from gpusight.rules.drill_workflow import drill as analysis
 
     focus = _Focus(steps=steps, window=window, warmup=warmup)
@@ -1001,7 +980,6 @@ def ranks(
     from gpusight.analysis.ranks.job_ranks import ranks_of_operations
     from gpusight.rank_cluster import dask_scheduler
     from gpusight.rank_files import job_operations, rank_captures, read_ranks
-    from gpusight.render.result_view import RanksView
 
     expanded = rank_captures(_several(captures))
     operations = job_operations(expanded)
@@ -1108,7 +1086,6 @@ def whatif(
     `gpusight whatif` and its value, such as `("speedup", "matmul=4x")`.
     """
     from gpusight.analysis.scenario import ScenarioAction, parse_scenario, scenarios
-    from gpusight.render.result_view import WhatIfView
     from gpusight.rules.scenario_changes import what_if as analysis
 
     replayed = [parse_scenario(ScenarioAction(verb), text) for verb, text in changes]
@@ -1279,13 +1256,6 @@ def _opened_or_job(trace: Capture) -> Trace:
     return _opened(trace)
 
 
-def _without_profiler(trace: Capture, process: str | int | None = None) -> Trace:
-    """Give a capture with the times of the program without a profiler, where they are known."""
-    from gpusight.analysis.profiler_correction import without_profiler
-
-    return without_profiler(_opened(trace), None if process is None else str(process))
-
-
 def _selection(within: str | None, device: int | None, process: str | int | None) -> Selection:
     """Give the part of the capture that the arguments select."""
     from gpusight.analysis.selection import Selection
@@ -1301,6 +1271,18 @@ def _first_process(trace: Trace, selection: Selection, focus: _Focus) -> Selecti
     from gpusight.rules.process_sections import first_process
 
     return first_process(trace, selection, **focus)
+
+
+def _corrected(trace: Capture, selection: Selection, focus: _Focus) -> tuple[Trace, Selection]:
+    """Give a capture with the times that the program has without a profiler, where they are known.
+
+    They are those of one process, which is selected.
+    """
+    from gpusight.analysis.profiler_correction import without_profiler
+
+    capture = _opened(trace)
+    chosen = _first_process(capture, selection, focus)
+    return without_profiler(capture, chosen.process), chosen
 
 
 def _of_window(trace: Trace, selection: Selection, focus: _Focus) -> Selection:
@@ -1322,26 +1304,22 @@ def _analyze_window(
     selection: Selection,
     focus: _Focus,
     **options: object,
-) -> TableResult | Composite:
+) -> Any:
     """Run an analysis on a time window, by default the steps without warm-up; name the window."""
     from gpusight.analysis.steps.step_window import with_window
 
     capture = _opened(trace)
     chosen, window = with_window(capture, _of_window(capture, selection, focus), **focus)
     answer = with_window_text(analysis(capture, chosen, **options), window)
-    shown: TableResult | Composite = _with_warnings(answer, [capture])
-    return shown
+    return _with_warnings(answer, [capture])
 
 
 def _analyze(
-    analysis: Callable[..., Answer], trace: Capture, *arguments: object, **options: object
-) -> TableResult | Composite:
+    analysis: Callable[..., Any], trace: Capture, *arguments: object, **options: object
+) -> Any:
     """Run an analysis on a capture; what is wrong with the capture is part of the answer."""
     capture = _opened(trace)
-    answer: TableResult | Composite = _with_warnings(
-        analysis(capture, *arguments, **options), [capture]
-    )
-    return answer
+    return _with_warnings(analysis(capture, *arguments, **options), [capture])
 
 
 def _with_warnings(answer: Any, captures: Iterable[Trace]) -> Any:
@@ -1360,12 +1338,7 @@ def _checked(answer: _Made | NotApplicable, captures: Iterable[Trace] = ()) -> _
 
 
 def _digests(
-    captures: ComparisonInput | Iterable[ComparisonInput],
-    selection: Selection,
-    *,
-    steps: str | None = None,
-    window: tuple[int | None, int | None] | None = None,
-    warmup: bool = False,
+    captures: ComparisonInput | Iterable[ComparisonInput], selection: Selection, focus: _Focus
 ) -> list[Digest]:
     """Sum captures up for a comparison; a baseline file holds such digests already.
 
@@ -1392,7 +1365,7 @@ def _digests(
     inputs = side_inputs(paths)  # together, so that it sees what was named twice
 
     def make(source: Trace | Path) -> Digest | NotApplicable:
-        return make_digest(_opened(source), selection, steps=steps, window=window, warmup=warmup)
+        return make_digest(_opened(source), selection, **focus)
 
     digests = digests_of(sources, make)
     for captures in jobs_among(inputs.paths):

@@ -34,6 +34,19 @@ KERNELS = {
     "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096>)": "broadcast",
     "ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)": "reduce",
     "ncclSymDevKernel_AllReduce_RSxLD_AGxST_sum_bf16(ncclSymDevArgs)": "all_reduce",
+    "ncclSymkDevKernel_AllReduce_AGxLLMC_R_sum_f32(ncclSymkDevWorkArgs4K)": "all_reduce",
+    # in namespaces without a name, as in PyTorch's symmetric memory
+    "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(T*)": "all_reduce",
+    "void at::native::(anonymous namespace)::one_shot_all_reduce_kernel<float>()": "all_reduce",
+    # experts: tokens to their ranks and back
+    "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)": "all_to_all",
+    "void dpsk::ep::internode::combine<false, 8, __nv_bfloat16, 8>(int4*)": "all_to_all",
+    "void deep_ep::internode_ll::dispatch<true, 3, 10>(void*)": "all_to_all",
+    "mori::moe::EpCombineIntraNodeKernel<float>(EpArgs)": "all_to_all",
+    # user buffers of Transformer Engine
+    "void userbuffers_fp16_sum_inplace_gpu_rr<4>(int)": "all_reduce",
+    "void userbuffers_fp16_sum_inplace_gpu_rr_rs_oop<4>(int)": "reduce_scatter",
+    "void userbuffers_fp16_sum_inplace_gpu_mc_ag<4>(int)": "all_gather",
     # others
     "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(RankData*)": "all_reduce",
     "all-reduce.17": "all_reduce",
@@ -51,8 +64,16 @@ def test_kernels_and_operations_of_every_version_have_a_kind(name: str, kind: st
     assert kind in KINDS
 
 
-def test_a_generic_kernel_has_no_kind() -> None:
-    assert collective_kind("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096>)") is None
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096>)",
+        "void deep_ep::intranode::notify_dispatch<8>(int const*)",
+        "void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*)",
+    ],
+)
+def test_kernels_without_a_kind(name: str) -> None:
+    assert collective_kind(name) is None
 
 
 def test_arguments_do_not_decide_the_kind() -> None:
@@ -64,6 +85,8 @@ def test_arguments_do_not_decide_the_kind() -> None:
     [
         ("ncclAllReduce", "all_reduce"),
         ("ncclAllToAll", "all_to_all"),
+        ("ncclAlltoAll", "all_to_all"),
+        ("ncclAllToAllv", "all_to_all"),
         ("ncclSend", "send"),
         ("ncclGroupEnd", None),
         ("ncclCommInitRank", None),
@@ -91,6 +114,7 @@ def test_ranges_of_process_groups_name_their_library() -> None:
         ("MPI_Isend", "send"),
         ("MPI_Alltoallv", "all_to_all"),
         ("MPI_Waitall", None),
+        ("MPI_Send_init", None),
         ("MPI_Comm_rank", None),
         ("ucp_tag_send_nbx", "send"),
         ("ucp_tag_recv_nb", "recv"),

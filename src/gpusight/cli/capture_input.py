@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpusight.cli import options
+from gpusight.errors import UsageError
 from gpusight.read_progress import progress_text
 from gpusight.render.cell_text import safe_text, shorten_middle
 
@@ -139,7 +140,6 @@ def side_paces(
     Times of saved baselines are fixed: a single time is of the other side.
     """
     from gpusight.comparison.baseline_file import is_baseline, load_baseline
-    from gpusight.errors import UsageError
 
     saved = [[path for path in side.paths if is_baseline(path)] for side in (before, after)]
     one_time = args.pace and "," not in args.pace and args.pace != "off"

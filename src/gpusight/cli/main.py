@@ -138,7 +138,8 @@ def build_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
         prog="gpusight",
         usage="gpusight [-h] [-V] FILE | COMMAND ...",
         description=DESCRIPTION,
-        epilog=_command_list() + "\n\n" + EPILOG,
+        # Nobody sees the list where a command is named; making it imports all of them.
+        epilog=_command_list() + "\n\n" + EPILOG if commands is COMMANDS else None,
         formatter_class=_HelpFormatter,
     )
     version = f"gpusight {gpusight.__version__}"

@@ -266,6 +266,15 @@ def focus(args: argparse.Namespace) -> FocusOptions:
     return {"steps": args.steps, "window": window, "warmup": args.warmup}
 
 
+class PartOptions(SelectionOptions, FocusOptions):
+    """The keyword arguments of `gpusight.api` that choose the part and the time window."""
+
+
+def part(args: argparse.Namespace) -> PartOptions:
+    """Give what the arguments of `add_selection` and `add_focus` choose."""
+    return {**selection(args), **focus(args)}
+
+
 def names(text: str) -> list[str]:
     """Read a list separated by commas."""
     return [part.strip() for part in text.split(",") if part.strip()]

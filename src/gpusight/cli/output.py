@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpusight import output_files
+from gpusight.cli.options import DEFAULT_TOP, TABLE_FORMATS
 from gpusight.errors import CaptureMismatchError, GpusightError, UsageError
 from gpusight.render.cell_text import safe_lines, safe_text
-from gpusight.render.table_layout import sentence
+from gpusight.render.result_view import View
+from gpusight.render.table_layout import TableOptions, sentence
 from gpusight.results import NotApplicable
 from gpusight.sniff import refuse_capture
 from gpusight.units import format_bytes
@@ -23,8 +25,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from gpusight.errors import NotApplicableError
-    from gpusight.render.result_view import Result, View
-    from gpusight.render.table_layout import TableOptions
+    from gpusight.render.result_view import Result
 
 _SUFFIX_FORMATS = {
     "": "table",
@@ -116,7 +117,6 @@ def error_json(error: GpusightError, command: str) -> str:
 
 def show_differences(error: CaptureMismatchError) -> None:
     """Show how captures differ that ought to be of one run, above the line of the error."""
-    from gpusight.render.table_layout import TableOptions
     from gpusight.render.terminal_text import screen_width
 
     text = _differences(error).to_text(TableOptions(screen_width(), _MAX_DIFFERENCES))
@@ -124,8 +124,6 @@ def show_differences(error: CaptureMismatchError) -> None:
 
 
 def _differences(error: CaptureMismatchError) -> View:
-    from gpusight.render.result_view import View
-
     return View(error.table)
 
 
@@ -182,8 +180,6 @@ def _extension_format(args: argparse.Namespace) -> str | None:
 
 
 def _written_formats(args: argparse.Namespace) -> tuple[str, ...]:
-    from gpusight.cli.options import TABLE_FORMATS
-
     return getattr(args, "formats", TABLE_FORMATS)
 
 
@@ -194,8 +190,6 @@ def is_read(args: argparse.Namespace) -> bool:
 
 def table_options(args: argparse.Namespace, *, bars: bool = False) -> TableOptions:
     """Return how tables are to look."""
-    from gpusight.cli.options import DEFAULT_TOP
-    from gpusight.render.table_layout import TableOptions
     from gpusight.render.terminal_text import screen_width
 
     width = None if args.wide else screen_width()

@@ -13,10 +13,10 @@ POINT_TO_POINT = frozenset({SEND, "recv"})
 
 # In the order in which they are looked for: `reducescatter` holds `reduce` and `scatter` too.
 _KINDS = {
-    "all_reduce": r"allreduce|crossdevicereduce|multimemreduce",
-    "reduce_scatter": r"reducescatter",
-    "all_gather": r"allgather|crossdevicestore",
-    "all_to_all": r"alltoall|a2a",
+    "all_reduce": r"allreduce|crossdevicereduce|multimemreduce|suminplacegpu(?!\w\w(?:ag|rs))",
+    "reduce_scatter": r"reducescatter|suminplacegpu\w\wrs",
+    "all_gather": r"allgather|crossdevicestore|suminplacegpu\w\wag",
+    "all_to_all": r"alltoall|a2a|(?:ep|int(?:er|ra)node(?:ll)?)(?:dispatch|combine)",
     "permute": r"collectivepermute|ppermute",
     "send_recv": r"sendrecv",
     "broadcast": r"broadcast|bcast",
@@ -35,8 +35,9 @@ _NOT_A_WORD = re.compile(r"[^a-z0-9]+")
 # The function's own name: without its arguments, template arguments or what follows in NVTX texts
 # of PyTorch (`nccl:all_to_all, op_id = 17`).
 _OWN_NAME = re.compile(r"[(<,\[]")
+_UNNAMED = re.compile(r"\(anonymous namespace\)|\{anonymous\}|<unnamed>")
 _NCCL_CALL = re.compile(
-    r"^p?nccl(?:All(?:Reduce|Gather|ToAll)|Reduce(?:Scatter)?|Broadcast|Bcast|Send|Recv|Gather"
+    r"^p?nccl(?:All(?:Reduce|Gather|[Tt]oAllv?)|Reduce(?:Scatter)?|Broadcast|Bcast|Send|Recv|Gather"
     r"|Scatter)$"
 )
 _FRAMEWORK_CALL = re.compile(r"^(?P<library>nccl|gloo|mpi|ucc|xccl|rccl|hccl):\w")
@@ -52,7 +53,7 @@ def collective_kind(name: str) -> str | None:
 
     The caller knows that the name is one of communication: `reduce_kernel` is not.
     """
-    own = _OWN_NAME.split(name[:_MAX_NAME], maxsplit=1)[0]
+    own = _OWN_NAME.split(_UNNAMED.sub("", name[:_MAX_NAME]), maxsplit=1)[0]
     text = _NOT_A_WORD.sub("", own.lower())
     return next((kind for kind, pattern in _ANY_KIND if pattern.search(text)), None)
 
@@ -80,7 +81,9 @@ def library_call_kind(name: str) -> str | None:
     if match := _UCX.match(name):
         return match["way"]
     match = _MPI.match(name)
-    if match is None or re.match(r"(?i)wait|test|start|init|finalize|comm_|get", match["call"]):
+    if match is None or re.match(
+        r"(?i)wait|test|start|init|finalize|comm_|get|\w+_init$", match["call"]
+    ):
         return None
     return collective_kind(match["call"])
 

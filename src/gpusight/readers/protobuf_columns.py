@@ -380,6 +380,13 @@ def text_column(buffer: MessageBuffer, start: Int64, end: Int64) -> pl.Series:
     return distinct.gather(pl.Series(code.astype(np.uint32)))
 
 
+def bytes_column(buffer: MessageBuffer, start: Int64, end: Int64) -> pl.Series:
+    """Build the column of the bytes at these positions."""
+    data = buffer.bytes
+    spans = zip(start.tolist(), end.tolist(), strict=True)
+    return pl.Series([data[first:last].tobytes() for first, last in spans], dtype=pl.Binary)
+
+
 def _hashes(buffer: MessageBuffer, start: Int64, length: Int64) -> UInt64:
     """Hash each text, eight bytes a round, for all texts that are still not over."""
     hashes = length.view(np.uint64) * _MIX + _SEED

@@ -90,7 +90,7 @@ def screen_lines(
     timeline = timeline_of(diagnosis)
     head = _head_lines(summary.diagnosis_head(timeline), look.width)
     head += _ledger_lines(timeline, look)
-    head += note_lines(() if details else timeline.notes, look.width, _MAX_NOTE_LINES)
+    head += note_lines(() if details else _brief_notes(timeline), look.width, _MAX_NOTE_LINES)
     others = max_lines - len(head) - 2 - _min_plan_lines(timeline)
     if isinstance(diagnosis, JoinedDiagnosis):  # the screen has room for one of the two
         below = _joined_rows(diagnosis, look.width, None if details else others)
@@ -106,9 +106,9 @@ _MIN_NAME_WIDTH = 16
 def _head_lines(text: str, width: int | None) -> list[StyledLine]:
     """Wrap the headline to two lines; the name of a file that needs more loses its middle."""
     lines = list(wrapped_lines(text, width, "", "bold"))
-    if len(lines) > _MAX_HEAD_LINES and width is not None:
-        name, _, rest = safe_text(text).partition(": ")
-        room = _MAX_HEAD_LINES * width - width // 4 - display_width(rest)
+    name, _, rest = safe_text(text).partition(": ")
+    if width is not None and (len(lines) > _MAX_HEAD_LINES or display_width(name) >= width):
+        room = min(width - 1, _MAX_HEAD_LINES * width - width // 4 - display_width(rest))
         text = f"{shorten_middle(name, max(_MIN_NAME_WIDTH, room))}: {rest}"
         text = shorten_middle(text, _MAX_HEAD_LINES * width - width // 8)
         lines = list(wrapped_lines(text, width, "", "bold"))[:_MAX_HEAD_LINES]
@@ -118,6 +118,14 @@ def _head_lines(text: str, width: int | None) -> list[StyledLine]:
 def _line(text: str, width: int | None, style: str = "") -> StyledLine:
     text = safe_text(text)
     return StyledLine(text if width is None else shorten_middle(text, width), style)
+
+
+def _brief_notes(timeline: TimelineDiagnosis) -> list[str]:
+    """Give the notes; `--details` has how an estimate of the step time was made."""
+    correction = timeline.correction
+    if correction is None:
+        return list(timeline.notes)
+    return [correction.brief if n == correction.text else n for n in timeline.notes]
 
 
 def _ledger_lines(timeline: TimelineDiagnosis, look: TableOptions) -> Iterator[StyledLine]:
@@ -204,10 +212,7 @@ def _outside_plan_line(
     """Give a finding that is not in the plan; its title loses what is too much for the line."""
     text = summary.outside_plan_text(timeline, finding)
     over = 0 if width is None else display_width(text) - width
-    without = text.replace(", not a fix (", " (")
-    if over > 0 and display_width(text) - display_width(without) >= over:
-        text = without
-    elif over > 0:
+    if over > 0:
         title = _fitted(finding.title, max(1, display_width(finding.title) - over))
         text = summary.outside_plan_text(timeline, replace(finding, title=title))
     return _line(text, width)

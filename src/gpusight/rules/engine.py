@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
+from gpusight.analysis.corrected_trace import correction_of
 from gpusight.analysis.gpu_schedule import CallKind
-from gpusight.analysis.profiler_correction import correction_of
 from gpusight.rules.finding import Confidence, KernelFinding, TimelineFinding
 from gpusight.rules.patterns.stack_lines import (
     code_with_line,
@@ -420,7 +420,7 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
     confidence, reason = _confidence(context, match)
     estimate = match.estimate or rule.estimate
     if match.change and alone_ns is None:
-        estimate = "None: the problem is measured, and the simulation of the fix saves nothing."
+        estimate = "The problem is measured, and the simulation of the fix saves nothing."
         reason = "the simulation shows no gain"
     code = match.code or rule.snippet(context.framework)
     if rule.id in TIMELINE_RULES and context.framework.is_array_language:

@@ -173,6 +173,39 @@ def test_collectives_on_the_cpu_are_issued_by_operators_in_order() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("tids", "groups"),
+    [
+        ((11, 12, 21, 22), ["0", "0", "1", "1"]),
+        ((12, 21, 22), ["0", "1", "1"]),
+        ((11, 12, 22), ["0", "0", "1"]),
+        ((11, 21), [None, None]),  # both of one group, or one of each
+        ((11, 12, 13, 21, 22), [None] * 5),
+    ],
+)
+def test_threads_of_gloo_tell_process_groups(
+    tids: tuple[int, ...], groups: list[str | None]
+) -> None:
+    """As recorded by PyTorch: ranges without group, groups in the order in which they were made."""
+    gloo = [
+        {"start_ns": 10 * n, "end_ns": 10 * n + 5, "name": "all_reduce", "side": "host",
+         "library": "gloo", "thread": tid}
+        for n, tid in enumerate(tids)
+    ]  # fmt: skip
+    made = rows(
+        ["group", "group_ranks"],
+        collectives=gloo,
+        threads=[{"thread": tid, "process": PROCESS, "tid": tid} for tid in tids],
+        process_groups=[
+            {"group": "0", "ranks": "[0,1,2,3]", "backend": "cpu:gloo,cuda:gloo"},
+            {"group": "fast", "ranks": "[0,1]", "backend": "nccl"},
+            {"group": "1", "ranks": "[2,3]", "backend": "gloo"},
+        ],
+    )
+    ranks = {"0": "[0,1,2,3]", "1": "[2,3]", None: None}
+    assert made == [(group, ranks[group]) for group in groups]
+
+
 def test_calls_that_were_lost_leave_launches_unknown() -> None:
     gloo = {"start_ns": 100, "end_ns": 150, "name": "all_reduce", "side": "host"}
     issued = [{"start_ns": t, "end_ns": t + 1, "name": "c10d::allreduce_"} for t in (90, 95)]

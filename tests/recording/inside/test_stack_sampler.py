@@ -193,6 +193,28 @@ stacks.stop()
     assert about(chunks, END)[0]["late"] >= 2
 
 
+def test_a_call_that_kept_the_gil_is_not_blamed_on_a_signal_handler(tmp_path: Path) -> None:
+    """Python runs handlers before it gives the GIL away, and would be seen in them only."""
+    code = """
+import signal
+def handler(*_):
+    pass
+def holder():
+    for _ in range(40):
+        sum(range(1_000_000))
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.004, 0.004)
+stacks.start()
+holder()
+stacks.stop()
+signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+    (chunks,) = sampled(tmp_path, code)
+    seen = functions(chunks)
+    assert seen["holder"] >= 2
+    assert seen["handler"] < seen["holder"]
+
+
 def test_threads_that_launch_are_sampled_and_all_on_request(tmp_path: Path) -> None:
     code = """
 def other():

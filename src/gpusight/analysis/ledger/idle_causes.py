@@ -20,6 +20,7 @@ from gpusight.core import native
 from gpusight.naming.host_names import (
     is_collective,
     is_compiling,
+    is_idling,
     is_input,
     is_loading,
     is_locked,
@@ -251,12 +252,13 @@ def _input(
     for table in _NAMING:
         events = _events(trace, table, is_input, name=True)
         spans.append(host_threads.of_threads(launches.without_work(events)))
-    reading, waiting = (
+    reading, waiting, idling = (
         host_threads.of_threads(_events(trace, "os_calls", wanted))
-        for wanted in (is_reading, is_locked)
+        for wanted in (is_reading, is_locked, is_idling)
     )
-    waiting = subtract(waiting, _handed(host_threads))
-    others = own
+    # Who sleeps until the next frame, or until a request arrives, does not wait for its data.
+    waiting = subtract(waiting, union(idling, _handed(host_threads)))
+    others = union(own, idling)
     if trace.has("python_calls"):
         frames = trace.table("python_calls", [*_EVENTS, "name"])
         others = union(others, host_threads.of_threads(launches.without_work(frames)))

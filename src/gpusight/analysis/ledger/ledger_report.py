@@ -263,7 +263,7 @@ def _notes(
     trace: Trace, schedule: GpuSchedule, chosen: StepWindow, devices: Sequence[DeviceLedgerReport]
 ) -> tuple[str, ...]:
     lost = lost_work_notes(trace, [(chosen.host_start_ns, chosen.end_ns)])
-    notes = [*chosen.notes, *graph_notes(trace), *lost]
+    notes = [*chosen.notes, *graph_notes(trace, chosen.time), *lost]
     if not len(schedule.calls):
         notes.append("no API calls in the window: the causes of idle time are unknown")
         return tuple(dict.fromkeys(notes))

@@ -9,6 +9,7 @@ of PyTorch's process groups, and from the operators of XLA.
 from __future__ import annotations
 
 import re
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -60,6 +61,8 @@ _SCHEMA: dict[str, Any] = {
     **dict.fromkeys(("kind", "group", "group_ranks", "source", "name"), pl.String),
 }
 _COMMUNICATION = "communication"
+_GROUP_THREADS = 2
+"""Threads that gloo starts for a process group."""
 _VAGUE = ("send_recv", OTHER)
 """Kinds that a range around the launch may name better: NCCL runs an all-to-all as send and recv.
 """
@@ -436,17 +439,54 @@ def _host_operations(trace: Trace) -> pl.DataFrame:
     columns = ["start_ns", "end_ns", "process", "thread"]
     rows = _arguments(trace, columns).filter(pl.col("library").is_not_null())
     rows = rows.with_columns(kind=pl.col("recorded_kind").fill_null(OTHER))
-    groups = trace.table("process_groups", ["group", "ranks"])
-    if groups.height == 1:  # the range does not say which group it is of
-        group, ranks = groups.row(0)
-        rows = rows.with_columns(
-            group=pl.col("group").fill_null(pl.lit(group)),
-            group_ranks=pl.col("group_ranks").fill_null(pl.lit(ranks, pl.String)),
-        )
+    groups = _groups_of_threads(trace, rows)
+    rows = rows.join(groups, on=["library", "thread"], how="left", maintain_order="left")
+    rows = rows.with_columns(
+        group=pl.coalesce("group", "thread_group"),
+        group_ranks=pl.coalesce("group_ranks", "thread_ranks"),
+    )
     rows = rows.with_columns(
         source=pl.lit(CPU_OPERATION), name=pl.format("{}:{}", "library", "name")
     )
     return _complete(_issued(trace, rows))
+
+
+def _groups_of_threads(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the process group of each thread that runs collectives; ranges do not name it.
+
+    A process group starts its threads when it is made, so both are in the same order. Where groups
+    may have run nothing, which thread is of which one is not known.
+    """
+    schema = dict.fromkeys(("library", "thread_group", "thread_ranks"), pl.String)
+    known = trace.table("process_groups", ["group", "ranks", "backend"])
+    known = known.with_columns(pl.all().cast(pl.String))
+    tids = trace.table("threads", ["thread", "tid"])
+    found: list[tuple[Any, ...]] = []
+    for (library,), own in rows.group_by("library", maintain_order=True):
+        if known.height > 1 and library != "gloo":
+            continue
+        groups = known.filter(pl.col("backend").str.contains(str(library)).fill_null(value=True))
+        used = own.select("thread").unique().join(tids, on="thread", how="left")
+        threads = used.sort("tid", "thread").rows()
+        for group, members in zip(groups.rows(), _runs(threads, groups.height), strict=False):
+            found += [(thread, library, *group[:2]) for thread, _ in members]
+    return pl.DataFrame(found, schema={"thread": pl.Int64, **schema}, orient="row")
+
+
+def _runs(threads: list[tuple[int, int | None]], groups: int) -> list[list[tuple[int, int | None]]]:
+    """Split threads, in order of their numbers, into those of each group; empty if not known."""
+    if groups == 1:
+        return [threads]
+    pairs, left = divmod(len(threads), _GROUP_THREADS)
+    if pairs + left != groups or left > 1 or any(tid is None for _, tid in threads):
+        return []
+    runs = []
+    for single in range(groups) if left else [groups]:
+        sizes = [1 if place == single else _GROUP_THREADS for place in range(groups)]
+        ends = list(accumulate(sizes))
+        runs.append([threads[end - size : end] for end, size in zip(ends, sizes, strict=True)])
+    # Threads of one group were started one after the other: their numbers are close.
+    return min(runs, key=lambda run: sum((own[-1][1] or 0) - (own[0][1] or 0) for own in run))
 
 
 def _issued(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gpusight as gs
 from gpusight.cli import options
+from gpusight.cli.capture_input import read_digests
+from gpusight.cli.output import is_read, present, write_out
+from gpusight.errors import UsageError
+from gpusight.render.cell_text import safe_text
+from gpusight.render.result_view import BaselineView
 
 if TYPE_CHECKING:
     import argparse
@@ -73,26 +80,19 @@ def _declare_show(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; return the exit code."""
+    """Run the command; returns the exit code."""
     return {"save": _save, "show": _show}[args.action](args)
 
 
 def _save(args: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    from gpusight import api
-    from gpusight.cli.capture_input import read_digests
-    from gpusight.cli.output import is_read, present, write_out
     from gpusight.comparison.baseline_file import check_baseline_output
     from gpusight.comparison.inputs import side_inputs
-    from gpusight.errors import UsageError
-    from gpusight.render.cell_text import safe_text
 
     if args.output == "-":
         raise UsageError("a baseline is written to a file", hint=f"add -o {DEFAULT_FILE}")
     path, args.output = Path(args.output), None
     check_baseline_output(path)  # before the captures are read, which takes long
-    result = api.baseline(read_digests(side_inputs(args.file), args), path)
+    result = gs.baseline(read_digests(side_inputs(args.file), args), path)
     # The metrics are left to `show`.
     brief: dict[str, Any] = {"metrics": False} if is_read(args) else {}
     code = present(result, args, **brief)
@@ -103,11 +103,7 @@ def _save(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    from gpusight.cli.output import present
     from gpusight.comparison.baseline_file import Baseline, load_baseline
-    from gpusight.render.result_view import BaselineView
 
     paths = [Path(name) for name in args.file]
     digests = tuple(digest for path in paths for digest in load_baseline(path))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
+from gpusight.cli.output import present
+from gpusight.render.result_view import Page
+from gpusight.results import Composite, Fact, Fmt
 
 if TYPE_CHECKING:
     import argparse
@@ -32,10 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    from gpusight.cli.output import present
     from gpusight.readers.cache_folder import cache_info, clear_cache
-    from gpusight.render.result_view import Page
-    from gpusight.results import Composite, Fact, Fmt
 
     clearing = args.action == "clear"
     state = clear_cache() if clearing else cache_info()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
-from gpusight.errors import DOCS_URL, UnknownProcessError
+from gpusight.cli.capture_input import open_capture, read_digests, side_paces, typed_part
+from gpusight.cli.output import chosen_format, keep_inputs, present
+from gpusight.errors import DOCS_URL, UnknownProcessError, UsageError
 from gpusight.render.result_view import CHART_FORMATS
 
 if TYPE_CHECKING:
@@ -77,10 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; return the exit code."""
-    from gpusight import api
-    from gpusight.cli.capture_input import read_digests, side_paces
-    from gpusight.cli.output import chosen_format, keep_inputs, present
+    """Run the command; returns the exit code."""
     from gpusight.comparison.inputs import side_inputs
     from gpusight.comparison.significance import CONFIDENCE, MIN_EFFECT
 
@@ -98,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         digests = read_digests(before, args, before_pace), read_digests(after, args, after_pace)
     except UnknownProcessError as error:
         raise _of_other_captures(error, [*before.paths, *after.paths], args) from error
-    result = api.compare(
+    result = gs.compare(
         *digests,
         confidence=CONFIDENCE if args.confidence is None else args.confidence,
         least=MIN_EFFECT if args.least_effect is None else args.least_effect,
@@ -112,7 +113,6 @@ def _of_other_captures(
 ) -> UnknownProcessError:
     """Say which captures do have the process that one lacks."""
     from gpusight.analysis.selection import ResolvedSelection, Selection
-    from gpusight.cli.capture_input import open_capture
     from gpusight.comparison.baseline_file import is_baseline
 
     def has_process(path: Path) -> bool:
@@ -132,8 +132,6 @@ def _of_other_captures(
 
 def _sides(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Split the arguments into before and after."""
-    from gpusight.errors import UsageError
-
     if args.vs and args.file:
         return args.file, args.vs
     if len(args.file) == 2 and not args.vs:
@@ -148,9 +146,6 @@ def _sides(args: argparse.Namespace) -> tuple[list[str], list[str]]:
 
 def _next_command(args: argparse.Namespace, after: Path, pace: str | None, *, details: bool) -> str:
     """Give the next command, ready to paste; before the arguments are replaced by paths."""
-    import shlex
-
-    from gpusight.cli.capture_input import typed_part
     from gpusight.comparison.baseline_file import is_baseline
     from gpusight.comparison.inputs import side_inputs
     from gpusight.open_job import jobs_among

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpusight.cli.output import write_out
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
@@ -29,7 +31,6 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     from gpusight.cli.commands import COMMANDS
     from gpusight.cli.main import build_parser
-    from gpusight.cli.output import write_out
 
     summaries = {name: command.SUMMARY for name, command in COMMANDS.items()}
     write_out(_WRITERS[args.shell](summaries, _commands(build_parser())))

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import gpusight as gs
+from gpusight import units
 from gpusight.cli import options
+from gpusight.cli.capture_input import analyze
+from gpusight.cli.output import is_read, present
+from gpusight.render.cell_text import shorten_end
 
 if TYPE_CHECKING:
     import argparse
@@ -73,19 +78,15 @@ def _add_forms(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command and return the exit code."""
-    from gpusight import api
-    from gpusight.cli.capture_input import analyze
-    from gpusight.cli.output import is_read, present
-
+    """Run the command; returns the exit code."""
     read = is_read(args)
     form = next((name for name in _FORMS if getattr(args, name)), "tidy")
     chosen = {"kernel": args.kernel, "launches": args.launch, "brief": read and not args.metrics}
     result = analyze(
-        api.counters, args, form=form, metrics=args.metrics, **chosen, **options.selection(args)
+        gs.counters, args, form=form, metrics=args.metrics, **chosen, **options.selection(args)
     )
     table = result.answer
-    return present(api.View(_for_people(table, args) if read else _with_texts(table)), args)
+    return present(gs.View(_for_people(table, args) if read else _with_texts(table)), args)
 
 
 def _for_people(result: TableResult, args: argparse.Namespace) -> TableResult:
@@ -107,8 +108,6 @@ _MAX_TEXT_WIDTH = 20
 def _with_units(result: TableResult, max_width: int | None) -> TableResult:
     import polars as pl
 
-    from gpusight.render.cell_text import shorten_end
-
     rows = result.frame.select("value", "text", "unit").iter_rows()
     cells = [
         _quantity(value, unit or "")
@@ -123,8 +122,6 @@ def _with_units(result: TableResult, max_width: int | None) -> TableResult:
 
 def _quantity(value: float | None, unit: str) -> str:
     """Write a value with its unit, scaled where people would."""
-    from gpusight import units
-
     scaled: dict[str, Callable[[float | None], str]] = {
         "ns": units.format_time,
         "byte": units.format_bytes,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from importlib import resources
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
+from gpusight.cli.output import chosen_format, write_out
+from gpusight.errors import GpusightError
 
 if TYPE_CHECKING:
     import argparse
@@ -70,10 +73,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    from importlib import resources
-
-    from gpusight.errors import GpusightError
-
     resource = resources.files("gpusight").joinpath(CAPTURES[args.which])
     if not resource.is_file():
         raise GpusightError("the demo capture is not installed", hint="reinstall gpusight")
@@ -83,7 +82,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace, path: str) -> int:
     from gpusight.cli.commands import diagnose
-    from gpusight.cli.output import chosen_format, write_out
 
     code = diagnose.run(options.arguments_of(diagnose, [path], args))
     if chosen_format(args) == "table" and not args.output:

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gpusight as gs
 from gpusight.cli import options
-from gpusight.errors import DOCS_URL
+from gpusight.cli.capture_input import keep_warnings, open_capture, progress, typed_part
+from gpusight.cli.output import (
+    chosen_format,
+    emit,
+    keep_inputs,
+    present,
+    table_options,
+    write_error,
+)
+from gpusight.errors import DOCS_URL, UsageError
+from gpusight.render.result_view import View
+from gpusight.sniff import same_file
+from gpusight.units import format_share
 
 if TYPE_CHECKING:
     import argparse
@@ -97,9 +111,6 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    from gpusight.cli.capture_input import typed_part
-    from gpusight.cli.output import chosen_format, present
-
     _keep_rules(args)
     if args.list_rules:
         return _list_rules(args)
@@ -119,11 +130,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _keep_rules(args: argparse.Namespace) -> None:
     """Refuse to overwrite a file of `--rules`."""
-    from pathlib import Path
-
-    from gpusight.errors import UsageError
-    from gpusight.sniff import same_file
-
     if not args.output or args.output == "-":
         return
     target = Path(args.output)
@@ -134,10 +140,6 @@ def _keep_rules(args: argparse.Namespace) -> None:
 
 def _check_source_root(args: argparse.Namespace, form: str) -> None:
     """Refuse a folder that is none, or that nothing would be looked up in."""
-    from pathlib import Path
-
-    from gpusight.errors import UsageError
-
     if args.source_root is not None and form not in EDITOR_FORMATS:
         raise UsageError("--source-root needs --format sarif or lsp")
     if args.source_root is not None and not Path(args.source_root).is_dir():
@@ -146,13 +148,6 @@ def _check_source_root(args: argparse.Namespace, form: str) -> None:
 
 def run_diagnosis(args: argparse.Namespace) -> DiagnosisView:
     """Diagnose the captures of `args.file`."""
-    from pathlib import Path
-
-    from gpusight import api
-    from gpusight.cli.capture_input import keep_warnings, open_capture, progress
-    from gpusight.cli.output import chosen_format, keep_inputs
-    from gpusight.errors import UsageError
-
     if not args.file:
         raise UsageError("no capture given", hint="usage: gpusight diagnose FILE, or --list-rules")
     files, args.file = args.file, args.file[0]
@@ -160,24 +155,21 @@ def run_diagnosis(args: argparse.Namespace) -> DiagnosisView:
     with progress(f"reading {Path(files[0]).name}", quiet=args.quiet):
         traces = [open_capture(file, args) for file in files]
         shows_lines = chosen_format(args) in EDITOR_FORMATS
-        result = api.diagnose(
+        result = gs.diagnose(
             traces,
             rules=args.rule,
             extra_rules=args.rules,
             kernel=args.kernel,
             launches=args.launch,
             lines=args.lines or (shows_lines and any(t.has("profiles") for t in traces)),
-            **options.selection(args),
-            **options.focus(args),
+            **options.part(args),
         )
         keep_warnings(args, *traces)
     return result
 
 
 def _list_rules(args: argparse.Namespace) -> int:
-    from gpusight.cli.output import chosen_format, emit, present, table_options
     from gpusight.render.explanation import rule_list, rule_text
-    from gpusight.render.result_view import View
     from gpusight.rules.user_rules import user_rules
 
     args.file = None
@@ -192,9 +184,7 @@ def _gate(diagnosis: AnyDiagnosis, args: argparse.Namespace) -> int:
     """Print the findings above the limit; returns the exit code."""
     if args.fail_over is None:
         return 0
-    from gpusight.cli.output import write_error
     from gpusight.rules.diagnosis import shares, unknowns
-    from gpusight.units import format_share
 
     over = [(what, share) for what, share in shares(diagnosis) if share > args.fail_over]
     for what, share in over:

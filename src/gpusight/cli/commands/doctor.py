@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
+from gpusight.cli.capture_input import progress
+from gpusight.cli.output import present, write_error
+from gpusight.render.cell_text import safe_text
 
 if TYPE_CHECKING:
     from gpusight.recording.doctor.machine import Checkup
@@ -55,16 +60,11 @@ def _tools(text: str) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    from pathlib import Path
-
-    from gpusight import api
-    from gpusight.cli.capture_input import progress
-    from gpusight.cli.output import present
     from gpusight.recording.capture_names import absolute
 
     absolute(Path())  # a deleted one cannot be checked
     with progress("checking this machine", quiet=args.quiet):
-        result = api.doctor(python=args.python)
+        result = gs.doctor(python=args.python)
     args.top = args.top or 0
     present(result, args)
     return _gate(result.answer, args)
@@ -72,10 +72,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _gate(checkup: Checkup, args: argparse.Namespace) -> int:
     """Print which required tools cannot record without limits; returns the exit code."""
-    from gpusight.cli.output import write_error
     from gpusight.recording.doctor.machine import Ability
     from gpusight.recording.request import Tool
-    from gpusight.render.cell_text import safe_text
 
     verdicts = [checkup.verdict(Tool(name)) for name in args.require]
     unfit = [verdict for verdict in verdicts if verdict.can is not Ability.YES]

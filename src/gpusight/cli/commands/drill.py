@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
-from gpusight.errors import DOCS_URL
+from gpusight.cli.capture_input import open_capture, progress
+from gpusight.cli.output import chosen_format, keep_inputs, present, write_to
+from gpusight.errors import DOCS_URL, UsageError
+from gpusight.render.cell_text import safe_text
 
 if TYPE_CHECKING:
     import argparse
@@ -114,14 +121,7 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command and return the exit code."""
-    from pathlib import Path
-
-    from gpusight import api
-    from gpusight.cli.capture_input import open_capture, progress
-    from gpusight.cli.output import chosen_format, keep_inputs, present
-    from gpusight.errors import UsageError
-
+    """Run the command; returns the exit code."""
     args.file = args.files[0]
     chosen_format(args)  # before a program runs for a file that could not be written
     keep_inputs(args, args.files)
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
     # A running program has the terminal to itself.
     with progress(f"reading {Path(args.file).name}", quiet=args.quiet or args.run_it):
         trace, *reports = (open_capture(file, args) for file in args.files)
-        result = api.drill(
+        result = gs.drill(
             trace,
             reports=reports,
             top=args.top,
@@ -143,8 +143,7 @@ def run(args: argparse.Namespace) -> int:
             rank=args.rank,
             cache=not args.no_cache,
             announce=None if args.quiet else _announce,
-            **options.selection(args),
-            **options.focus(args),
+            **options.part(args),
         )
     args.top = None  # it means kernels here, not rows
     present(result, args, look={"rows_advice": "--format json has all"})
@@ -153,12 +152,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _announce(drill: DrillResult) -> None:
     """Show what is run before it runs."""
-    import shlex
-    import sys
-
-    from gpusight.cli.output import write_to
-    from gpusight.render.cell_text import safe_text
-
     for command in drill.commands:
         # Not wrapped: it is a command to copy.
         write_to(sys.stderr, f"gpusight drill: $ {safe_text(shlex.join(command.argv))}\n")

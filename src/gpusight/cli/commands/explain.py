@@ -5,8 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
+from gpusight.cli.capture_input import analyze
 from gpusight.cli.commands import diagnose
+from gpusight.cli.output import emit, present, table_options
+from gpusight.errors import UsageError
+from gpusight.render.result_view import View
 
 if TYPE_CHECKING:
     import argparse
@@ -48,17 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    from gpusight import api
-    from gpusight.cli.capture_input import analyze
-    from gpusight.cli.output import present
-
     files, selector = _split(args.words)
     if not files:
         return _explain_rule(selector, args)
     if ":" in selector and "::" not in selector:  # else a C++ name
         args.file = files[0]
-        chosen = {**options.selection(args), **options.focus(args)}
-        explained = analyze(api.explain, args, verb="reading", which=selector, **chosen)
+        explained = analyze(gs.explain, args, verb="reading", which=selector, **options.part(args))
         return present(explained, args)
     arguments = options.arguments_of(diagnose, files, args)
     result = diagnose.run_diagnosis(arguments)
@@ -68,8 +68,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _split(words: list[str]) -> tuple[list[str], str]:
     """Return the captures, and the number or rule of a finding, in either order."""
-    from gpusight.errors import UsageError
-
     files = [word for word in words if _is_capture(word)]
     selectors = [word for word in words if word not in files]
     if len(words) > 1 and not files:
@@ -92,9 +90,7 @@ def _chosen(result: DiagnosisView, selector: str) -> Result:
 
 
 def _explain_rule(rule: str, args: argparse.Namespace) -> int:
-    from gpusight.cli.output import emit, present, table_options
     from gpusight.render.explanation import rule_description, rule_list
-    from gpusight.render.result_view import View
     from gpusight.rules.registry import rules_named
 
     args.file = None

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
+from gpusight.cli.capture_input import analyze, keep_warnings, progress
+from gpusight.cli.output import write_out, write_warnings
+from gpusight.render.cell_text import safe_text
+from gpusight.units import format_bytes
 
 if TYPE_CHECKING:
     import argparse
@@ -48,14 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    from pathlib import Path
-
-    from gpusight import api
-    from gpusight.cli.capture_input import analyze, keep_warnings, progress
-    from gpusight.cli.output import write_out, write_warnings
     from gpusight.open_job import is_job_folder, open_job
-    from gpusight.render.cell_text import safe_text
-    from gpusight.units import format_bytes
 
     what = {
         "out": args.output,
@@ -68,10 +67,10 @@ def run(args: argparse.Namespace) -> int:
     if is_job_folder(Path(args.file)):
         with progress(f"exporting {Path(args.file).name}", quiet=args.quiet):
             trace = open_job([args.file], cache=not args.no_cache).trace
-            written = api.export(trace, **what)
+            written = gs.export(trace, **what)
             keep_warnings(args, trace)
     else:
-        written = analyze(api.export, args, verb="exporting", **what)
+        written = analyze(gs.export, args, verb="exporting", **what)
     for path in written:
         write_out(f"{format_bytes(path.stat().st_size):>9}  {safe_text(str(path))}\n")
     write_warnings(args)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
+from gpusight.cli.capture_input import analyze
+from gpusight.cli.output import present
 
 if TYPE_CHECKING:
     import argparse
@@ -50,12 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command and return the exit code."""
-    from gpusight import api
-    from gpusight.cli.capture_input import analyze
-    from gpusight.cli.output import present
-
+    """Run the command; returns the exit code."""
     chosen = {"by": args.by, "peak": args.peak, "bandwidth": args.bandwidth}
-    return present(
-        analyze(api.flops, args, **chosen, **options.selection(args), **options.focus(args)), args
-    )
+    return present(analyze(gs.flops, args, **chosen, **options.part(args)), args)

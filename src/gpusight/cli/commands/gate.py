@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
-from gpusight.errors import DOCS_URL
+from gpusight.cli.capture_input import read_digests, side_paces, typed_part
+from gpusight.cli.output import chosen_format, error_json, present, write_error, write_file
+from gpusight.errors import (
+    DOCS_URL,
+    GpusightError,
+    NotApplicableError,
+    UsageError,
+    internal_error,
+    reason_of,
+)
+from gpusight.sniff import refuse_capture, same_file
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
-    from pathlib import Path
 
     from gpusight.comparison.gate_limits import GateConfig
     from gpusight.comparison.inputs import SideInputs
-    from gpusight.errors import GpusightError
     from gpusight.render.result_view import GateView
 
 SUMMARY = "fail CI when a capture is slower than its baseline"
@@ -129,11 +140,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the gate; return the exit code."""
-    from pathlib import Path
-
-    from gpusight.cli.capture_input import side_paces
     from gpusight.comparison.inputs import side_inputs
-    from gpusight.errors import GpusightError, NotApplicableError, internal_error, reason_of
 
     # Where errors go is known before anything can fail; settings of a file may add to it.
     reports = [Path(text) if text else None for text in (args.junit, args.markdown)]
@@ -186,7 +193,6 @@ def _next_command(
     args: argparse.Namespace, baseline: Sequence[str], capture: Path, pace: str | None
 ) -> str:
     """Give the command that shows why a gate does not pass; empty where there is none."""
-    from gpusight.cli.capture_input import typed_part
     from gpusight.comparison.baseline_file import is_baseline
     from gpusight.comparison.inputs import side_inputs
     from gpusight.open_job import jobs_among
@@ -202,7 +208,6 @@ def _next_command(
 
 def _write_error(reason: str, junit: Path | None, markdown: Path | None) -> None:
     """Replace the reports of an earlier run: no stale PASS may remain after an error."""
-    from gpusight.cli.output import write_file
     from gpusight.render.gate_view import error_junit, error_markdown
 
     if junit is not None and _is_replaceable(junit, b"<?xml"):
@@ -213,10 +218,6 @@ def _write_error(reason: str, junit: Path | None, markdown: Path | None) -> None
 
 def _write_error_answer(reason: str, error: GpusightError, args: argparse.Namespace) -> None:
     """Replace the answer of an earlier run in the file of `-o`."""
-    from pathlib import Path
-
-    from gpusight.cli.output import chosen_format, error_json, write_file
-    from gpusight.errors import UsageError
     from gpusight.render.gate_view import error_markdown
 
     if not args.output or args.output == "-":
@@ -250,11 +251,7 @@ def _is_replaceable(path: Path, heading: bytes) -> bool:
 
 def _settings(args: argparse.Namespace) -> GateConfig:
     """Merge the settings file and the command line, which wins."""
-    from dataclasses import replace
-    from pathlib import Path
-
     from gpusight.api import DEFAULT_GATE_LIMIT
-    from gpusight.cli.output import chosen_format
     from gpusight.comparison.comparability import check_kinds
     from gpusight.comparison.gate_limits import (
         NAME,
@@ -264,7 +261,6 @@ def _settings(args: argparse.Namespace) -> GateConfig:
         load_config,
         read_limit,
     )
-    from gpusight.errors import UsageError
 
     path = Path(args.config) if args.config else find_config(Path.cwd())
     if path is None and args.gate:
@@ -297,14 +293,12 @@ def _result(
     args: argparse.Namespace,
     settings: GateConfig,
 ) -> GateView:
-    from gpusight import api
-    from gpusight.cli.capture_input import read_digests
     from gpusight.comparison.significance import CONFIDENCE, MIN_EFFECT
 
     baseline, captures = (
         read_digests(side, args, pace) for side, pace in zip(sides, paces, strict=True)
     )
-    return api.gate(
+    return gs.gate(
         captures,
         baseline=baseline,
         limits=[str(limit) for limit in settings.limits],
@@ -323,7 +317,6 @@ def _split_inputs(args: argparse.Namespace) -> None:
     """
     from gpusight.comparison.baseline_file import is_baseline
     from gpusight.comparison.inputs import is_comparable, not_comparable, side_inputs
-    from gpusight.errors import UsageError
 
     if args.file:
         return
@@ -346,11 +339,6 @@ def _split_inputs(args: argparse.Namespace) -> None:
 
 def _check_outputs(inputs: Sequence[Path], args: argparse.Namespace, settings: GateConfig) -> None:
     """Refuse, before anything is read, to overwrite an input or to write one file twice."""
-    from pathlib import Path
-
-    from gpusight.errors import UsageError
-    from gpusight.sniff import refuse_capture, same_file
-
     outputs = [settings.junit, settings.markdown]
     outputs += [Path(args.output)] if args.output and args.output != "-" else []
     targets = [path for path in outputs if path is not None]
@@ -373,7 +361,6 @@ def _write(
     result: GateView, args: argparse.Namespace, settings: GateConfig, next_command: str
 ) -> None:
     """Write the result, and the reports of --junit and --markdown."""
-    from gpusight.cli.output import chosen_format, present, write_error, write_file
     from gpusight.render.gate_view import COMMAND_LINE, verdict
 
     if settings.junit is not None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
+from gpusight.cli.capture_input import analyze, open_capture
+from gpusight.cli.output import present
 from gpusight.render.result_view import CHART_FORMATS
 
 if TYPE_CHECKING:
@@ -61,19 +64,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
-    from gpusight import api
-    from gpusight.cli.capture_input import analyze, open_capture
-    from gpusight.cli.output import present
-
+    """Run the command; returns the exit code."""
     result = analyze(
-        api.hotspots,
+        gs.hotspots,
         args,
         by=args.by,
         of=args.of,
         all_frames=args.all_frames,
         vs=open_capture(args.vs, args) if args.vs else None,
-        **options.selection(args),
-        **options.focus(args),
+        **options.part(args),
     )
     return present(result, args)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import gpusight as gs
+from gpusight import __version__
 from gpusight.cli import options
+from gpusight.cli.capture_input import analyze
+from gpusight.cli.output import present
+from gpusight.errors import UsageError
+from gpusight.render.result_view import Page
+from gpusight.results import Composite, Fact, Fmt
 
 if TYPE_CHECKING:
     import argparse
 
-    from gpusight.render.result_view import Page
 
 SUMMARY = "what a capture holds, and whether it is complete"
 DESCRIPTION = (
@@ -32,29 +38,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
-    from gpusight import api
-    from gpusight.cli.capture_input import analyze
-    from gpusight.cli.output import present
-    from gpusight.errors import UsageError
-
+    """Run the command; returns the exit code."""
     if args.build and args.file is not None:
         raise UsageError("--build", why="describes gpusight, and takes no FILE")
     if args.build:
         return present(_build(), args)
     if args.file is None:
         raise UsageError("FILE is missing", hint="name a capture; --build describes gpusight")
-    return present(analyze(api.info, args), args)
+    return present(analyze(gs.info, args), args)
 
 
 def _build() -> Page:
     """Describe this installation."""
     import platform
 
-    from gpusight import __version__
     from gpusight.core.library import LIBRARY, core_status
-    from gpusight.render.result_view import Page
-    from gpusight.results import Composite, Fact, Fmt
 
     status = core_status()
     runs = "NumPy" if status.library is None else "compiled"

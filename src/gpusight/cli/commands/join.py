@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
+from gpusight.cli.capture_input import analyze
+from gpusight.cli.output import present
+from gpusight.sniff import refuse_capture
 
 if TYPE_CHECKING:
     import argparse
@@ -35,13 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command and return the exit code."""
-    from gpusight import api
-    from gpusight.cli.capture_input import analyze
-    from gpusight.cli.output import present
-    from gpusight.sniff import refuse_capture
-
+    """Run the command; returns the exit code."""
     if args.output and args.output != "-":
         refuse_capture(Path(args.output), args.report)
-    selection, focus = options.selection(args), options.focus(args)
-    return present(analyze(api.join, args, args.report, **selection, **focus), args)
+    return present(analyze(gs.join, args, args.report, **options.part(args)), args)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
+from gpusight.cli.capture_input import analyze
+from gpusight.cli.output import present
 
 if TYPE_CHECKING:
     import argparse
@@ -36,16 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
-    from gpusight import api
-    from gpusight.cli.capture_input import analyze
-    from gpusight.cli.output import present
-
+    """Run the command; returns the exit code."""
     result = analyze(
-        api.kernels,
+        gs.kernels,
         args,
         every_launch=args.launches,
-        **options.selection(args),
-        **options.focus(args),
+        **options.part(args),
     )
     return present(result, args)

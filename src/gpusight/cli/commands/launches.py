@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
+from gpusight.cli.capture_input import analyze
+from gpusight.cli.output import present
 
 if TYPE_CHECKING:
     import argparse
@@ -31,14 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
-    from gpusight import api
-    from gpusight.cli.capture_input import analyze
-    from gpusight.cli.output import present
-
+    """Run the command; returns the exit code."""
     return present(
-        analyze(
-            api.launches, args, kernel=args.kernel, **options.selection(args), **options.focus(args)
-        ),
+        analyze(gs.launches, args, kernel=args.kernel, **options.part(args)),
         args,
     )

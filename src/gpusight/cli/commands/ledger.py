@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
+from gpusight.cli.capture_input import analyze
+from gpusight.cli.output import is_read, present
 from gpusight.render.result_view import CHART_FORMATS
 
 if TYPE_CHECKING:
@@ -42,10 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
-    from gpusight import api
-    from gpusight.cli.capture_input import analyze
-    from gpusight.cli.output import is_read, present
-
-    result = analyze(api.ledger, args, **options.selection(args), **options.focus(args))
+    """Run the command; returns the exit code."""
+    result = analyze(gs.ledger, args, **options.part(args))
     return present(result, args, **({"by_step": args.by_step} if is_read(args) else {}))

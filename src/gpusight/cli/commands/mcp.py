@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
-from gpusight.errors import DOCS_URL
+from gpusight.cli.output import flush_out, write_out
+from gpusight.errors import DOCS_URL, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -58,13 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    from gpusight.errors import UsageError
-
     if importlib.util.find_spec("mcp") is None:
         raise UsageError("the package mcp is missing", hint="pip install 'gpusight[mcp]'")
     if args.port and not args.http:
         raise UsageError("--port is for --http", hint="add --http")
-    from gpusight.cli.output import flush_out, write_out
     from gpusight.mcp import protocol
     from gpusight.mcp.workspace import Workspace
 

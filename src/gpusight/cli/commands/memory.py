@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
+from gpusight.cli.capture_input import analyze
+from gpusight.cli.output import is_read, present
 from gpusight.render.result_view import CHART_FORMATS
 
 if TYPE_CHECKING:
@@ -46,15 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    from dataclasses import replace
-
-    from gpusight import api
-    from gpusight.cli.capture_input import analyze
-    from gpusight.cli.output import is_read, present
-
-    result = analyze(api.memory, args, **options.selection(args), **options.focus(args))
+    result = analyze(gs.memory, args, **options.part(args))
     if is_read(args):
         left_out = {name for name in ("blocks", "timeline") if not getattr(args, name)}
         sections = tuple(s for s in result.answer.sections if s.command not in left_out)
-        result = api.Page(replace(result.answer, sections=sections))
+        result = gs.Page(replace(result.answer, sections=sections))
     return present(result, args)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight import units
 from gpusight.cli import options
-from gpusight.cli.output import chosen_format
+from gpusight.cli.capture_input import analyze
+from gpusight.cli.output import chosen_format, is_read, present
+from gpusight.errors import UsageError
 from gpusight.render.result_view import CHART_FORMATS
+from gpusight.results import TableResult
 
 if TYPE_CHECKING:
     from gpusight.render.result_view import Page
@@ -77,9 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command and return the exit code."""
-    from gpusight.cli.output import is_read, present
-
+    """Run the command; returns the exit code."""
     read = is_read(args)
     drawn = not read and chosen_format(args) in CHART_FORMATS
     result = _calculated(args) if args.file is None else _of_capture(args, closely=drawn)
@@ -89,9 +92,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _calculated(args: argparse.Namespace) -> Page:
-    from gpusight import api
-    from gpusight.errors import UsageError
-
     if args.gpu is None:
         raise UsageError(
             "occupancy needs a capture or a GPU",
@@ -101,7 +101,7 @@ def _calculated(args: argparse.Namespace) -> Page:
         if getattr(args, name) is not None:
             option = "--in" if name == "within" else f"--{name}"
             raise UsageError(f"{option} chooses from a capture", hint="pass FILE as well")
-    return api.occupancy_of(
+    return gs.occupancy_of(
         args.gpu,
         256 if args.block is None else args.block,
         32 if args.regs is None else args.regs,
@@ -111,10 +111,6 @@ def _calculated(args: argparse.Namespace) -> Page:
 
 
 def _of_capture(args: argparse.Namespace, *, closely: bool) -> Page:
-    from gpusight import api
-    from gpusight.cli.capture_input import analyze
-    from gpusight.errors import UsageError
-
     for name in ("block", "regs", "shmem", "barriers"):
         if getattr(args, name) is not None:
             raise UsageError(
@@ -122,15 +118,12 @@ def _of_capture(args: argparse.Namespace, *, closely: bool) -> Page:
                 hint=f"leave FILE out, or leave --{name} out",
             )
     chosen = {"kernel": args.kernel, "gpu": args.gpu, "closely": closely}
-    return analyze(api.occupancy, args, **chosen, **options.selection(args), **options.focus(args))
+    return analyze(gs.occupancy, args, **chosen, **options.part(args))
 
 
 def _brief(result: Page) -> Page:
     """Show people the block sizes that they choose from; documents hold all of them."""
-    from dataclasses import replace
-
     from gpusight.analysis.occupancy.block_occupancy import usual_sizes
-    from gpusight.results import TableResult
 
     sections = (
         usual_sizes(section)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gpusight as gs
 from gpusight.cli import options
 from gpusight.cli.capture_input import keep_warnings, open_capture, progress
 from gpusight.cli.options import TABLE_FORMATS
@@ -59,8 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
-
+    """Run the command; returns the exit code."""
     actions = {"build": build_file, "check": check_file, "plot": plot}
     return actions[args.action](args)
 
@@ -217,14 +217,12 @@ _FOR_PROGRAMS = frozenset({"rows", "launches", "series"})
 
 def build_file(args: argparse.Namespace) -> int:
     """Make a kernel-info file, and say what is in it."""
-    from gpusight import api
-
     _protect(args)
     output, args.output = args.output, None
     with progress(f"reading {Path(args.ncu).name}", quiet=args.quiet):
         ncu, raw, nsys = _open(args)
         try:
-            result = api.orion_build(
+            result = gs.orion_build(
                 ncu,
                 raw=raw,
                 nsys=nsys,
@@ -256,10 +254,9 @@ def build_file(args: argparse.Namespace) -> int:
 
 def check_file(args: argparse.Namespace) -> int:
     """Check a kernel-info file; exit code 1 where the scheduler could not use it."""
-    from gpusight import api
     from gpusight.analysis.orion.orion_rows import problems
 
-    result = api.orion_check(args.file, args.num_kernels)
+    result = gs.orion_check(args.file, args.num_kernels)
     if args.top is None:
         args.top = 0  # every broken row is named
     present(result, args)
@@ -268,15 +265,13 @@ def check_file(args: argparse.Namespace) -> int:
 
 def plot(args: argparse.Namespace) -> int:
     """Draw utilization over time, or give its series."""
-    from gpusight import api
-
     _protect(args)
     drawn = chosen_format(args) in CHART_FORMATS
     with progress(f"reading {Path(args.nsys).name}", quiet=args.quiet):
         ncu, raw, nsys = _open(args)
         assert nsys is not None, "the parser requires it"
         try:
-            result = api.orion_plot(ncu, nsys, raw=raw, **_limits(args))
+            result = gs.orion_plot(ncu, nsys, raw=raw, **_limits(args))
         except CaptureMismatchError as error:
             return _refuse(error, args)
         keep_warnings(args, *(trace for trace in (ncu, raw, nsys) if trace is not None))

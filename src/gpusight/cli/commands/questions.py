@@ -6,11 +6,11 @@ import re
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
 from gpusight.cli.capture_input import keep_warnings, open_capture, progress
-from gpusight.cli.commands.stats import find_captures, stats_answers
 from gpusight.cli.output import (
     EXIT_NOT_APPLICABLE,
     chosen_format,
@@ -19,6 +19,7 @@ from gpusight.cli.output import (
     write_error,
     write_file,
 )
+from gpusight.cli.stats_answers import find_captures, stats_answers
 from gpusight.errors import (
     CaptureError,
     GpusightError,
@@ -28,6 +29,7 @@ from gpusight.errors import (
 )
 from gpusight.output_files import cannot_write
 from gpusight.render.cell_text import safe_text
+from gpusight.render.result_view import Page
 from gpusight.results import NotApplicable
 from gpusight.sniff import encodable_text, refuse_capture, same_file
 
@@ -86,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
+    """Run the command; returns the exit code."""
     if args.batch is not None:
         if args.file is not None or args.compare or args.timings:
             raise UsageError(
@@ -100,8 +102,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _answer_one(args: argparse.Namespace) -> int:
-    from gpusight import api
-
     if args.output and args.output != "-":
         keep_inputs(args, [args.compare] if args.compare else [])
         if args.timings is not None and same_file(Path(args.output), Path(args.timings)):
@@ -110,13 +110,12 @@ def _answer_one(args: argparse.Namespace) -> int:
     with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
         trace = open_capture(args.file, args)
         other = None if args.compare is None else open_capture(args.compare, args)
-        result = api.questions(
+        result = gs.questions(
             trace,
             compare=other,
             timings=args.timings,
             model=args.model,
-            **options.selection(args),
-            **options.focus(args),
+            **options.part(args),
         )
         keep_warnings(args, trace, *(() if other is None else (other,)))
     return present(result, args)
@@ -146,7 +145,6 @@ def answer_folder(folder: Path, out: Path, args: argparse.Namespace) -> int:
     from gpusight.analysis.questions.question_answers import side_by_side
     from gpusight.render.csv_json import to_json
     from gpusight.render.markdown_tables import to_markdown
-    from gpusight.render.result_view import Page
 
     _check_folders(folder, out)
     if args.model is not None:
@@ -263,12 +261,10 @@ def _answer_capture(
     trace: Trace, label: str, args: argparse.Namespace
 ) -> Composite | NotApplicable:
     """Answer for one capture; requested data may be missing in this one but not in others."""
-    from gpusight import api
-
-    chosen: dict[str, Any] = {**options.selection(args), **options.focus(args)}
+    chosen = options.part(args)
     try:
         with progress(f"analyzing {label}", quiet=args.quiet):
-            result = api.questions(trace, model=args.model, **chosen)
+            result = gs.questions(trace, model=args.model, **chosen)
             return result.answer
     except (UsageError, MissingDataError) as error:
         return NotApplicable("questions", str(error))

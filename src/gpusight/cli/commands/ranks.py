@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
-from gpusight.errors import DOCS_URL
+from gpusight.cli.output import chosen_format, present
+from gpusight.errors import DOCS_URL, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -68,13 +71,7 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; return the exit code."""
-    from pathlib import Path
-
-    from gpusight import api
-    from gpusight.cli.output import chosen_format, present
-    from gpusight.errors import UsageError
-
+    """Run the command; returns the exit code."""
     reading = {
         **options.focus(args),
         "cache": not args.no_cache,
@@ -89,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if action == _DIGEST or chosen_format(args) == _DIGESTS:
         if not args.output:
             raise UsageError("digests are written to a file", hint="add: -o rank0.ranks")
-        api.rank_digest(files, args.output, **reading)
+        gs.rank_digest(files, args.output, **reading)
         return 0
-    result = api.ranks(files, **reading)
+    result = gs.ranks(files, **reading)
     return present(result, args)

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpusight.cli import options
+from gpusight.cli.output import write_error, write_file, write_out
+from gpusight.errors import GpusightError, RecordError, UsageError
+from gpusight.render.cell_text import safe_text
+from gpusight.sniff import refuse_capture
+from gpusight.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from gpusight.recording.collect_stacks import StackFiles
-    from gpusight.recording.record_program import Recording, RecordingPlan
+    from gpusight.recording.plan_recording import RecordingPlan
+    from gpusight.recording.record_program import Recording
     from gpusight.recording.request import RecordRequest
 
 SUMMARY = "run a program and record a GPU profile"
@@ -222,10 +234,9 @@ def _add_showing(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    import os
-
     from gpusight.recording.launch_program import exec_program
-    from gpusight.recording.record_program import plan_again, plan_recording, record
+    from gpusight.recording.plan_recording import plan_recording
+    from gpusight.recording.record_program import record_planned
 
     request = _request(args)
     plan = plan_recording(request, dry_run=args.dry_run)
@@ -234,23 +245,13 @@ def run(args: argparse.Namespace) -> int:
     if plan is None:
         exec_program(request.program, os.environ)
     _check_writing(plan, args)
-    _announce(plan, args)
-    done = record(plan)
-    again = plan_again(plan, done)
-    if again is not None:
-        plan = again
-        _announce(plan, args)
-        done = record(plan)
+    plan, done = record_planned(plan, lambda each: _announce(each, args))
     return _report(plan, done, args)
 
 
 def _check_writing(plan: RecordingPlan, args: argparse.Namespace) -> None:
     """Refuse places that take no files before the program runs for an hour."""
-    from pathlib import Path
-
-    from gpusight.errors import RecordError
     from gpusight.recording.capture_names import prepare_folder
-    from gpusight.sniff import refuse_capture
 
     prepare_folder(plan.own.parent)
     if args.summary:
@@ -267,7 +268,6 @@ def _check_writing(plan: RecordingPlan, args: argparse.Namespace) -> None:
 
 
 def _request(args: argparse.Namespace) -> RecordRequest:
-    from gpusight.errors import UsageError
     from gpusight.recording.parse_request import make_request
 
     if args.format and not args.dry_run:
@@ -308,10 +308,6 @@ def _request(args: argparse.Namespace) -> RecordRequest:
 
 def _show_plan(request: RecordRequest, plan: RecordingPlan | None, args: argparse.Namespace) -> int:
     import json
-    import shlex
-
-    from gpusight.cli.output import write_out
-    from gpusight.render.cell_text import safe_text
 
     document: dict[str, Any] = {
         "recorded": False,
@@ -345,9 +341,7 @@ def _announce(plan: RecordingPlan, args: argparse.Namespace) -> None:
 
     Of several ranks, only one prints.
     """
-    import shlex
-
-    from gpusight.recording.record_program import INJECTED
+    from gpusight.recording.plan_recording import INJECTED
 
     if not plan.leads or args.quiet:
         return
@@ -388,7 +382,6 @@ def _report(plan: RecordingPlan, done: Recording, args: argparse.Namespace) -> i
 def _print_written(plan: RecordingPlan, done: Recording) -> None:
     """Print the captures, the pace and the next command."""
     from gpusight.pace import WHOLE_PROGRAM
-    from gpusight.units import format_bytes, format_time
 
     for path in (*done.paths, *done.memory_snapshots):
         _print_status(plan, f"wrote {path} ({format_bytes(path.stat().st_size)})")
@@ -409,8 +402,6 @@ def _print_written(plan: RecordingPlan, done: Recording) -> None:
 
 
 def _print_stacks(plan: RecordingPlan, stacks: StackFiles) -> None:
-    from gpusight.units import format_bytes
-
     late = f", {stacks.late:,} of them late" if stacks.late else ""
     for path in stacks.paths:
         _print_status(plan, f"wrote {path} ({format_bytes(path.stat().st_size)})")
@@ -427,9 +418,6 @@ def _next(done: Recording, *, all_ranks: bool = False) -> str:
 
     Without a GPU, torch records operators but no kernels.
     """
-    import re
-    import shlex
-
     from gpusight.recording.choose_tool import has_gpu
     from gpusight.recording.request import Tool
 
@@ -444,11 +432,6 @@ def _next(done: Recording, *, all_ranks: bool = False) -> str:
 
 
 def _print_status(plan: RecordingPlan, text: str) -> None:
-    import sys
-
-    from gpusight.cli.output import write_error
-    from gpusight.render.cell_text import safe_text
-
     rank = "" if plan.rank is None else f"rank {plan.rank.rank}: "
     write_error(f"gpusight record: {rank}{safe_text(text)}")
     sys.stderr.flush()
@@ -457,11 +440,6 @@ def _print_status(plan: RecordingPlan, text: str) -> None:
 def _summarized(plan: RecordingPlan, done: Recording, target: str) -> bool:
     """Write the summary; returns False on failure, which must not hide the capture."""
     import json
-    from dataclasses import asdict
-    from pathlib import Path
-
-    from gpusight.cli.output import write_file
-    from gpusight.errors import GpusightError
 
     path = Path(target)
     if plan.rank is not None and (path.is_file() or not path.exists()):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
-from gpusight.errors import DOCS_URL
+from gpusight.cli.capture_input import open_capture, progress, read_digests
+from gpusight.cli.output import emit
+from gpusight.errors import DOCS_URL, UsageError
+from gpusight.sniff import refuse_capture
 
 if TYPE_CHECKING:
     import argparse
@@ -60,11 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    from pathlib import Path
-
-    from gpusight import api
-    from gpusight.cli.capture_input import open_capture, progress, read_digests
-    from gpusight.cli.output import emit
     from gpusight.comparison.inputs import side_inputs
     from gpusight.open_job import is_job, open_job
 
@@ -77,12 +78,11 @@ def run(args: argparse.Namespace) -> int:
             traces[0].pace = pace
         else:
             traces = [open_capture(file, args, pace) for file in args.file]
-        result = api.report(
+        result = gs.report(
             *traces,
             compare=base,
             title=args.title,
-            **options.selection(args),
-            **options.focus(args),
+            **options.part(args),
         )
     args.file = args.file[0]
     args.format = "html"  # whatever the file is called
@@ -92,12 +92,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_output(args: argparse.Namespace) -> None:
     """Refuse an output file that cannot or must not be written, before reading."""
-    import sys
-    from pathlib import Path
-
-    from gpusight.errors import UsageError
-    from gpusight.sniff import refuse_capture
-
     if args.output is None and sys.stdout.isatty():
         raise UsageError("a report is an HTML page and needs a file", hint="add: -o report.html")
     if args.output in (None, "-"):

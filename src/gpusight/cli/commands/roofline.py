@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
+from gpusight.cli.capture_input import analyze
+from gpusight.cli.output import present
 from gpusight.render.result_view import CHART_FORMATS
 
 if TYPE_CHECKING:
@@ -45,10 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command and return the exit code."""
-    from gpusight import api
-    from gpusight.cli.capture_input import analyze
-    from gpusight.cli.output import present
-
+    """Run the command; returns the exit code."""
     chosen = {"kernel": args.kernel, "every_launch": args.launches, "gpu": args.gpu}
-    return present(analyze(api.roofline, args, **chosen, **options.selection(args)), args)
+    return present(analyze(gs.roofline, args, **chosen, **options.selection(args)), args)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import TYPE_CHECKING
 
 from gpusight.cli import options
+from gpusight.cli.output import flush_out, write_error, write_out
 from gpusight.errors import DOCS_URL
+from gpusight.render.cell_text import safe_text
 
 if TYPE_CHECKING:
     import argparse
-    import threading
     from collections.abc import Iterator
 
     from gpusight.web.server import Server
@@ -69,7 +71,6 @@ def run(args: argparse.Namespace) -> int:
 def _stop_event() -> Iterator[threading.Event]:
     """Return an event that SIGINT and SIGTERM set; a second signal ends the process."""
     import signal
-    import threading
 
     stopped = threading.Event()
     usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -93,8 +94,6 @@ def _stop_event() -> Iterator[threading.Event]:
 def _print_address(server: Server, args: argparse.Namespace) -> None:
     import webbrowser
 
-    from gpusight.cli.output import flush_out, write_error, write_out
-
     write_out(f"{server.url}  (Ctrl-C to stop)\n")
     flush_out()  # a program that started us waits for this line
     if args.open and not webbrowser.open(server.url):
@@ -103,8 +102,6 @@ def _print_address(server: Server, args: argparse.Namespace) -> None:
 
 def _wait(server: Server, stopped: threading.Event) -> None:
     """Wait for a signal; print failures meanwhile."""
-    from gpusight.cli.output import write_error
-    from gpusight.render.cell_text import safe_text
     from gpusight.web.pool import return_large_blocks
 
     reported: set[str] = set()

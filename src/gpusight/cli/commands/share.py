@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
+from gpusight.cli.capture_input import progress
+from gpusight.cli.output import chosen_format, is_read, present, table_options, write_out
+from gpusight.render.cell_text import safe_text
 
 if TYPE_CHECKING:
     import argparse
@@ -76,9 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    from gpusight.cli.capture_input import progress
-    from gpusight.cli.output import is_read, present
-
     with progress(f"reading {Path(args.file).name}", quiet=args.quiet):
         result = _shared(args)
     args.top = args.top or 0
@@ -90,20 +91,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _shared(args: argparse.Namespace) -> ShareView:
     """Check the capture, or write the copy; `-o` is then the copy, not the report."""
-    from gpusight import api
-
     if args.check:
-        return api.share_check(args.file, hash_names=args.hash_names, salt=args.salt)
+        return gs.share_check(args.file, hash_names=args.hash_names, salt=args.salt)
     output, args.output = args.output, None
     folder = output is not None and output.endswith(("/", "\\"))
     form = args.to or ("parquet" if folder else None)
-    return api.share(args.file, output or None, hash_names=args.hash_names, salt=args.salt, to=form)
+    return gs.share(args.file, output or None, hash_names=args.hash_names, salt=args.salt, to=form)
 
 
 def _print_next(shared: SharedCopy, args: argparse.Namespace) -> None:
     """Print a summary and the next command below the tables."""
-    from gpusight.cli.output import chosen_format, table_options, write_out
-    from gpusight.render.cell_text import safe_text
     from gpusight.render.share_view import closing_sentences
     from gpusight.render.terminal_text import plain_lines, wrapped_lines
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
+from gpusight.cli.capture_input import analyze, open_capture
+from gpusight.cli.output import present
+from gpusight.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -37,24 +41,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    from gpusight import api
-    from gpusight.cli.capture_input import analyze, open_capture
-    from gpusight.cli.output import present
     from gpusight.render.table_export import list_columns, list_tables
 
     if args.columns:
-        return present(api.View(list_columns(args.columns)), args)
+        return present(gs.View(list_columns(args.columns)), args)
     if args.tables:
         trace = open_capture(args.file, args) if args.file else None
-        return present(api.View(list_tables(trace)), args)
+        return present(gs.View(list_tables(trace)), args)
     args.file, query = _operands(args)
-    return present(analyze(api.sql, args, query=query), args)
+    return present(analyze(gs.sql, args, query=query), args)
 
 
 def _operands(args: argparse.Namespace) -> tuple[str, str]:
     """Return capture and query, in either order."""
-    from gpusight.errors import UsageError
-
     if not args.file or not args.query:
         raise UsageError(
             "sql needs a capture and a query", hint='usage: gpusight sql FILE "SELECT …"'

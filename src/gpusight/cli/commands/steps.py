@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
+from gpusight.cli.capture_input import analyze
+from gpusight.cli.output import present
 
 if TYPE_CHECKING:
     import argparse
@@ -34,9 +37,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
-    from gpusight import api
-    from gpusight.cli.capture_input import analyze
-    from gpusight.cli.output import present
-
-    return present(analyze(api.steps, args, **options.selection(args), **options.focus(args)), args)
+    """Run the command; returns the exit code."""
+    return present(analyze(gs.steps, args, **options.part(args)), args)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
+from gpusight.cli.capture_input import analyze
+from gpusight.cli.output import is_read, present
 from gpusight.render.result_view import CHART_FORMATS
 
 if TYPE_CHECKING:
@@ -44,13 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; gives the exit code."""
-    from gpusight import api
-    from gpusight.cli.capture_input import analyze
-    from gpusight.cli.output import is_read, present
+    """Run the command; returns the exit code."""
     from gpusight.render.charts.draw_chart import without_points
 
     bins = args.bins or (_ON_SCREEN if is_read(args) else _ELSEWHERE)
-    chosen: dict[str, Any] = {**options.selection(args), **options.focus(args)}
-    result = analyze(api.utilization, args, bins=bins, **chosen)
-    return present(api.Page(without_points(result.answer)) if is_read(args) else result, args)
+    result = analyze(gs.utilization, args, bins=bins, **options.part(args))
+    return present(gs.Page(without_points(result.answer)) if is_read(args) else result, args)

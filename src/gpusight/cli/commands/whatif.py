@@ -5,7 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import gpusight as gs
 from gpusight.cli import options
+from gpusight.cli.capture_input import analyze
+from gpusight.cli.output import present
+from gpusight.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -101,12 +105,7 @@ _JOB_OPTIONS = {
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; return the exit code."""
-    from gpusight import api
-    from gpusight.cli.capture_input import analyze
-    from gpusight.cli.output import present
-    from gpusight.errors import UsageError
-
+    """Run the command; returns the exit code."""
     changes = [
         (verb, target)
         for verb, text in args.changes
@@ -115,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     if args.ranks is not None:
         _check_ranks(args)
         focus = options.focus(args)
-        answer = api.ranks_whatif(args.ranks, changes=changes, **focus, cache=not args.no_cache)
+        answer = gs.ranks_whatif(args.ranks, changes=changes, **focus, cache=not args.no_cache)
         return present(answer, args)
     if args.file is None:
         raise UsageError(
@@ -126,14 +125,12 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"--{of_job[0]} needs all ranks", hint="write: gpusight whatif --ranks FILE…"
         )
-    chosen = {**options.selection(args), **options.focus(args)}
-    return present(analyze(api.whatif, args, verb="simulating", changes=changes, **chosen), args)
+    chosen = options.part(args)
+    return present(analyze(gs.whatif, args, verb="simulating", changes=changes, **chosen), args)
 
 
 def _check_ranks(args: argparse.Namespace) -> None:
     """Refuse what selects a part of one capture."""
-    from gpusight.errors import UsageError
-
     if args.file is not None:
         raise UsageError(
             f"{args.file} and --ranks are given", hint="name all captures after --ranks"

@@ -18,6 +18,7 @@ from gpusight.readers.nsys.columnar_files import (
 )
 from gpusight.readers.nsys.raw_tables import (
     NOT_A_NUMBER,
+    PAYLOAD_EVENTS,
     REAL_COLUMNS,
     RawTables,
     decode_text,
@@ -101,6 +102,15 @@ class FolderTables(RawTables):
             return pl.DataFrame([_plain(s, marked=marked) for s in frame.get_columns()])
         except pl.exceptions.PolarsError as error:
             raise self._damaged(table, error) from error
+
+    def payloads(self) -> pl.DataFrame:
+        """Return the NVTX events with a binary payload."""
+        table, columns = "NVTX_EVENTS", list(PAYLOAD_EVENTS)
+        if not set(columns) <= self.columns(table):
+            return pl.DataFrame(schema=PAYLOAD_EVENTS)
+        rows = self._rows(table, None).filter(pl.col("binaryData").is_not_null())
+        frame = self._collect(table, rows.select(columns))
+        return frame.cast(PAYLOAD_EVENTS, strict=False)  # type: ignore[arg-type]
 
     def warnings(self) -> list[str]:
         """Return warnings about files that look like tables but are none."""

@@ -332,6 +332,8 @@ def _assemble(name: str, parts: list[TableRows]) -> pl.DataFrame:
 def _dtype(table: str, column: str) -> type[pl.DataType]:
     if (table, column) in _TEXT_COLUMNS:
         return pl.String
+    if table == native_fields.NVTX_PAYLOADS.name and column == "binaryData":
+        return pl.Binary
     return pl.Float64 if (table, column) in _REAL_COLUMNS else pl.Int64
 
 

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import polars as pl
 
-from gpusight.readers.protobuf_columns import ByteSpans, FieldValues, MessageCursor, text_column
+from gpusight.readers.protobuf_columns import (
+    ByteSpans,
+    FieldValues,
+    MessageCursor,
+    bytes_column,
+    text_column,
+)
 from gpusight.readers.protobuf_wire import FIXED32, FIXED64
 
 if TYPE_CHECKING:
@@ -104,8 +110,8 @@ class _Reader:
         rows = _compose(rows, values.rows)
         if isinstance(values, FieldValues):
             column = self._number_column(rows, values.values)
-        elif kind == ":text":
-            column = self._text_column(rows, values)
+        elif kind in _SPAN_KINDS:
+            column = self._span_column(rows, _SPAN_KINDS[kind](self._buffer, *values[1:]))
         else:
             column = self._number_column(rows, np.ones(len(values.start), np.int64))
         self.columns[f"{prefix}{number}{kind}"] = column
@@ -120,17 +126,17 @@ class _Reader:
         frame = pl.DataFrame({"value": full, "present": present})
         return frame.select(pl.when("present").then("value")).to_series()
 
-    def _text_column(self, rows: Rows, spans: ByteSpans) -> pl.Series:
-        texts = text_column(self._buffer, spans.start, spans.end)
+    def _span_column(self, rows: Rows, values: pl.Series) -> pl.Series:
         if isinstance(rows, slice):
-            return texts
+            return values
         positions = np.full(self._height, -1, np.int64)
         positions[rows] = np.arange(len(rows), dtype=np.int64)
         index = pl.Series(positions)
-        return texts.gather(index.set(index < 0, None))
+        return values.gather(index.set(index < 0, None))
 
 
 _REAL_KINDS = {":f64": FIXED64, ":f32": FIXED32}
+_SPAN_KINDS = {":text": text_column, ":bytes": bytes_column}
 
 
 def _compose(outer: Rows, inner: Rows) -> Rows:
@@ -501,7 +507,19 @@ CHAIN_COLUMNS = ("id", *FRAME_COLUMNS, "stackDepth")
 
 GPU_METRICS_COLUMNS = ("rawTimestamp", "timestamp", "typeId", "metricId", "value")
 
-BY_NAME = {table.name: table for table in EVENT_TABLES}
+NVTX_PAYLOADS = EventTableFields(
+    "NVTX_PAYLOADS",
+    NVTX,
+    {
+        **{name: _NVTX[name] for name in ("start", "globalTid", "category", "domainId")},
+        "schemaId": "8.9.1",
+        "binaryData": "8.9.2:bytes",
+    },
+    required="binaryData",
+)
+"""Our name for the binary payloads of NVTX events; no table of its own, so it is not counted."""
+
+BY_NAME = {table.name: table for table in (*EVENT_TABLES, NVTX_PAYLOADS)}
 CHAINS_BY_NAME = {table.name: table for table in CHAIN_TABLES}
 CLASS_PATHS = {table.payload: table.class_path for table in EVENT_TABLES if table.class_path}
 TABLES_OF_PAYLOAD = {

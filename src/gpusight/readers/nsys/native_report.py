@@ -138,6 +138,10 @@ class RepTables(RawTables):
             frame = frame.filter(pl.col(only.column).is_in(only.values) | is_unknown)
         return frame.select(columns)
 
+    def payloads(self) -> pl.DataFrame:
+        """Return the NVTX events with a binary payload."""
+        return self._read(native_fields.NVTX_PAYLOADS.name)
+
     def notes(self) -> list[str]:
         """Return notes on what of the file is not decoded."""
         census = self._counts()
@@ -254,6 +258,10 @@ class ReportTables(RawTables):
     ) -> pl.DataFrame:
         """Read columns in file order."""
         return self._try(lambda tables: tables.read(table, columns, only, marked=marked))
+
+    def payloads(self) -> pl.DataFrame:
+        """Return the NVTX events with a binary payload."""
+        return self._try(lambda tables: tables.payloads())
 
     def close(self) -> None:
         """Close the file."""

@@ -61,9 +61,17 @@ class TargetTable(NamedTuple):
     """Any of these is enough."""
     build: Callable[[NsysSource], pl.DataFrame]
 
-    def has(self, raw: RawTables) -> bool:
+    def has(self, capture: NsysSource) -> bool:
         """Return whether the capture has one of the raw tables, with rows."""
-        return any(not raw.is_empty(table) for table in self.raw)
+        return any(not capture.raw.is_empty(table) for table in self.raw)
+
+
+class _StackTable(TargetTable):
+    """A table of Python stacks, which are in payloads of NVTX events."""
+
+    def has(self, capture: NsysSource) -> bool:
+        """Return whether the capture has such stacks."""
+        return not capture.python_stacks.samples.is_empty()
 
 
 def meta(raw: RawTables, notes: list[str]) -> Meta:
@@ -336,4 +344,6 @@ TABLES: dict[str, TargetTable] = {
     ),
     "threads": TargetTable(("ThreadNames", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"), _threads),
     "streams": TargetTable(("TARGET_INFO_CUDA_STREAM",), _streams),
+    "stack_samples": _StackTable((), lambda capture: capture.python_stacks.samples),
+    "stack_frames": _StackTable((), lambda capture: capture.python_stacks.frames),
 }

@@ -11,6 +11,7 @@ import polars as pl
 from gpusight.errors import DamagedCaptureError
 from gpusight.readers.nsys import nsys_machine, raw_tables
 from gpusight.readers.nsys.column_rules import ROW
+from gpusight.readers.nsys.python_stacks import DOMAINS, NOT_EXPORTED, read_python_stacks
 from gpusight.readers.nsys.raw_tables import (
     MISSING,
     NOT_A_NUMBER,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gpusight.readers.nsys.column_rules import RawColumnRule, RawTablePart
+    from gpusight.readers.nsys.python_stacks import PythonStacks
     from gpusight.readers.nsys.raw_tables import RawTables
     from gpusight.trace.schema_columns import TraceColumn
     from gpusight.trace.trace import Meta
@@ -89,7 +91,31 @@ class NsysSource(TraceSource):
     def warnings(self) -> tuple[str, ...]:
         """Return warnings about rows and values left out so far."""
         left_out = (warning for rows in self._checked.values() for warning in rows.warnings)
-        return (*left_out, *self._wrong_values.values())
+        return (*left_out, *self._wrong_values.values(), *self._stack_warnings())
+
+    def _stack_warnings(self) -> Iterable[str]:
+        """Yield what is known so far about Python stacks that are missing."""
+        stacks = self.__dict__.get("python_stacks")
+        if stacks is not None and stacks.unreadable:
+            yield f"{stacks.unreadable:,} Python stacks of nsys do not fit their schema, left out"
+        names = self.__dict__.get("_naming_rows")
+        if names is not None and self.python_stacks.samples.is_empty():
+            name = pl.coalesce("text", "registered")
+            is_theirs = (pl.col("eventType") == raw_tables.NVTX_DOMAIN) & name.is_in(DOMAINS)
+            keys = names.filter(is_theirs)["domain"].drop_nulls().unique()
+            marks = RowFilter("eventType", (raw_tables.NVTX_MARK,))
+            if (
+                len(keys)
+                and self.raw.read("NVTX_EVENTS", ["domainId"], marks)["domainId"]
+                .is_in(keys.implode())
+                .any()
+            ):
+                yield NOT_EXPORTED
+
+    @cached_property
+    def python_stacks(self) -> PythonStacks:
+        """The stacks of Python threads that nsys recorded."""
+        return read_python_stacks(self.raw, self.strings)
 
     def _missing_columns(self) -> Iterable[str]:
         """Yield warnings about missing columns that gpusight needs, and what is used instead."""
@@ -114,7 +140,7 @@ class NsysSource(TraceSource):
     def has(self, table: str) -> bool:
         """Return whether the table has rows, without reading them."""
         if table in nsys_machine.TABLES:
-            return nsys_machine.TABLES[table].has(self.raw)
+            return nsys_machine.TABLES[table].has(self)
         return any(not self._is_empty(part) for part in PARTS.get(table, ()))
 
     def _is_empty(self, part: RawTablePart) -> bool:
@@ -128,7 +154,7 @@ class NsysSource(TraceSource):
     def has_column(self, table: str, column: str) -> bool:
         """Return whether the capture can fill this column."""
         if table in nsys_machine.TABLES:
-            return nsys_machine.TABLES[table].has(self.raw)
+            return nsys_machine.TABLES[table].has(self)
         return any(self._rule(part, column) is not None for part in PARTS.get(table, ()))
 
     def row_count(self, table: str) -> int:

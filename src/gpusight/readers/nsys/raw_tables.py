@@ -37,6 +37,16 @@ PAYLOADS = frozenset({"int64Value", "uint64Value", "int32Value", "uint32Value"})
 """Columns of programs' own numbers: any value may occur, so none can mark a wrong one."""
 
 
+PAYLOAD_EVENTS = {
+    "start": pl.Int64,
+    "globalTid": pl.Int64,
+    "category": pl.Int64,
+    "domainId": pl.Int64,
+    "binaryData": pl.Binary,
+}
+"""Columns of NVTX events with a binary payload."""
+
+
 class RowFilter(NamedTuple):
     """Rows whose column has one of these values."""
 
@@ -84,6 +94,13 @@ class RawTables(Protocol):
 
         Integers arrive as Int64, reals as Float64, text as String with invalid UTF-8 replaced. For
         what is not an integer among integers stands null, or `NOT_A_NUMBER` if requested.
+        """
+        ...
+
+    def payloads(self) -> pl.DataFrame:
+        """Return the NVTX events with a binary payload: the columns `PAYLOAD_EVENTS`.
+
+        Exports put a header before each payload; reports have its schema in a column `schemaId`.
         """
         ...
 

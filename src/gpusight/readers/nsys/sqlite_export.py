@@ -24,13 +24,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-import adbc_driver_manager
-import adbc_driver_sqlite
 import polars as pl
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.readers.nsys import nsys_machine, sqlite_journal
-from gpusight.readers.nsys.raw_tables import NOT_A_NUMBER, PAYLOADS, RawTables, decode_text
+from gpusight.readers.nsys.raw_tables import (
+    NOT_A_NUMBER,
+    PAYLOAD_EVENTS,
+    PAYLOADS,
+    RawTables,
+    decode_text,
+)
 from gpusight.readers.nsys.sqlite_pages import SqlitePages
 from gpusight.readers.nsys.table_mapping import PARTS
 
@@ -148,6 +152,8 @@ class SqliteTables(RawTables):
         condition = _condition(only)
         if only is not None:  # else the rows that come are counted
             self._check_rows(table)
+        if only is not None and set(types.values()) == {"TEXT"}:
+            return self._read_texts(table, types, condition)
         self._check_texts(table, types)
         try:
             return self._read(table, types, condition, _Wrong.NONE)
@@ -155,6 +161,20 @@ class SqliteTables(RawTables):
             # A column edited by another program may mix types, which only casts straighten out.
             wrong = _Wrong.MARKED if marked else _Wrong.NULL
             return self._read(table, types, condition, wrong)
+
+    def payloads(self) -> pl.DataFrame:
+        """Return the NVTX events with a binary payload."""
+        table, data = "NVTX_EVENTS", "binaryData"
+        if not PAYLOAD_EVENTS.keys() <= self.columns(table):
+            return pl.DataFrame(schema=PAYLOAD_EVENTS)
+        self._check_texts(table, {data: "TEXT"})
+        numbers = [f"IFNULL(CAST({_quote(n)} AS INTEGER), -1) AS {n}" for n in PAYLOAD_EVENTS]
+        columns = ", ".join([*numbers[:-1], f"CAST({data} AS BLOB) AS {data}"])
+        limit = f"{data} IS NOT NULL LIMIT {self._max_rows + 1}"
+        rows = self._fetch(f"SELECT {columns} FROM {_from(table)} WHERE {limit}")
+        if rows.height > self._max_rows:
+            self._too_many(table)
+        return rows if rows.height else pl.DataFrame(schema=PAYLOAD_EVENTS)
 
     def pieces(self, table: str, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Yield columns in file order, a range of rows at a time."""
@@ -165,6 +185,14 @@ class SqliteTables(RawTables):
                 yield self._read_span(table, types, "1", _Wrong.NONE, span)
             except (DamagedCaptureError, pl.exceptions.PolarsError):  # noqa: PERF203 - few pieces
                 yield self._read_span(table, types, "1", _Wrong.NULL, span)
+
+    def _read_texts(self, table: str, types: dict[str, str], condition: str) -> pl.DataFrame:
+        """Read the few rows of a table of texts without ADBC, which is slow to import."""
+        query = f"{_select(table, types, _Wrong.NONE)} WHERE {condition} LIMIT {self._max_rows}"
+        kinds: list[tuple[str, pl.DataType]] = []
+        for i in range(len(types)):
+            kinds += [(f"c{i}", pl.Binary()), (f"n{i}", pl.Int64())]
+        return _restore(pl.DataFrame(self._rows(query), schema=kinds, orient="row"), types)
 
     def _read(
         self, table: str, types: dict[str, str], condition: str, wrong: _Wrong
@@ -271,7 +299,11 @@ class SqliteTables(RawTables):
             first = end
 
     def _fetch(self, query: str) -> pl.DataFrame:
-        manager, driver = adbc_driver_manager, adbc_driver_sqlite._driver_path()
+        # Slow to import, and not needed where the core decodes all tables.
+        import adbc_driver_manager as manager
+        import adbc_driver_sqlite
+
+        driver = adbc_driver_sqlite._driver_path()
         try:
             with (
                 manager.AdbcDatabase(driver=driver, uri=self._uri) as database,
@@ -291,6 +323,7 @@ class SqliteTables(RawTables):
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
         """Run a query with few results; one that takes longer than the file warrants is ended."""
+        bytes_left = self._size
         steps_left = (_MIN_STEPS + _STEPS_A_BYTE * self._size) // _STEPS_AT_ONCE
 
         def is_over() -> bool:
@@ -303,7 +336,13 @@ class SqliteTables(RawTables):
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             connection.set_progress_handler(is_over, _STEPS_AT_ONCE)
             try:
-                return connection.execute(query).fetchall()
+                rows = []
+                for row in connection.execute(query):
+                    rows.append(row)
+                    bytes_left -= sum(len(value) for value in row if isinstance(value, bytes))
+                    if bytes_left < 0:
+                        self._damaged("a query gives more text than the file can hold")
+                return rows
             finally:
                 connection.close()
         except UnicodeDecodeError:  # raised by sqlite3 if it cannot decode SQLite's own message

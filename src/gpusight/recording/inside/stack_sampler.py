@@ -47,8 +47,6 @@ LAUNCHING, ALL_THREADS = "launching", "all"
 THREADS = (LAUNCHING, ALL_THREADS)
 MIN_HZ, DEFAULT_HZ, MAX_HZ = 50, 200, 500
 MAX_DEPTH = 100
-MAX_COST = 0.02
-"""Share of a core that sampling may take; the rate is lowered before it does."""
 
 PROCESS, CLOCK, THREAD, FRAMES, NODES, SAMPLES = b"P", b"C", b"T", b"F", b"N", b"D"
 RATE, RESET, CAPTURE, END = b"R", b"Z", b"X", b"E"
@@ -63,6 +61,7 @@ SAMPLE = struct.Struct("<IIII")
 """Offset from the chunk's time in ns, lateness in µs, thread, node."""
 
 _TARGET_COST, _COMFORTABLE_COST = 0.015, 0.006
+"""Shares of a core: above the first sampling slows down, below the second it speeds up again."""
 _MIN_HZ = 1.0
 _WATCHED_TICKS = 16
 """So often the cost is looked at."""
@@ -74,6 +73,8 @@ _LOOK_AROUND = 8
 _SHORT_WAIT_S = 0.0001
 """How long we wait until Python requests the GIL from the program. Its own 5 ms are longer than
 most programs keep it, so samples would only be taken where they let go of it: at their waits."""
+_HELD_NS = 1_000_000
+"""A sample that comes so much later waited for a call that kept the GIL."""
 _SET_TIMER_SLACK = 29
 _MAX_FRAMES, _MAX_NODES = 50_000, 100_000
 _MAX_BYTES = 1 << 30
@@ -581,6 +582,8 @@ class StackSampler:
         looks |= self._all
         for ident, frame in frames.items():
             if ident != own and (looks or ident in self._launching):
+                if late_ns > _HELD_NS and ident == self._main:
+                    frame = _interrupted(frame)  # noqa: PLW2901
                 self._note(ident, frame, times)
         self._samples += 1
         self._late += late_ns * self._hz > 1e9
@@ -697,6 +700,18 @@ class StackSampler:
         }
         self._pending.append(json_chunk(END, about))
         self._flush(now_ns)
+
+
+def _interrupted(frame: FrameType) -> FrameType:
+    """Return what a signal handler that has just begun interrupts.
+
+    When a call ends that kept the GIL, Python runs handlers before it gives the GIL to us.
+    """
+    if hasattr(signal, "valid_signals") and frame.f_back is not None:
+        for number in signal.valid_signals():
+            if getattr(signal.getsignal(number), "__code__", None) is frame.f_code:
+                return frame.f_back
+    return frame
 
 
 def _folder() -> str:

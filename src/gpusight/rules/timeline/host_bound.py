@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.gpu_schedule import CallKind
-from gpusight.analysis.kernel_summary import graph_notes
+from gpusight.analysis.gpu_schedule import CallKind, OpKind
 from gpusight.analysis.ledger.device_ledger import build_ledger
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
@@ -255,7 +254,7 @@ def _match(
         fix=_fix(context, causes, by_cause, activity, threads, early=early),
         code=_code(context, cause, activity[cause]),
         lines=() if cause is IdleCause.QUEUED else lines_behind(context, *causes),
-        where_time="GPU idle time as measured, before the other fixes" if others else "",
+        where_time="measured GPU idle time (before other fixes)" if others else "",
         where=largest(
             *([w for w in activity[each] if w.kind != "kernel"] for each in causes),
             [w for w in activity[cause] if w.kind == "kernel"],
@@ -445,9 +444,8 @@ _ADVICE = {
 
 
 def _uses_graphs(context: RuleContext) -> bool:
-    return bool(graph_notes(context.trace)) or bool(
-        (context.schedule.calls.kind == CallKind.GRAPH).any()
-    )
+    is_graph = context.schedule.ops.kind == OpKind.GRAPH
+    return bool(is_graph.any() or (context.schedule.calls.kind == CallKind.GRAPH).any())
 
 
 _EARLY = (
