@@ -13,12 +13,8 @@ from hypothesis import strategies as st
 
 import gpusight as gs
 from gpusight.analysis.clock_alignment import aligned
-from gpusight.analysis.profiler_correction import (
-    corrected,
-    correction_of,
-    recorded_span,
-    without_profiler,
-)
+from gpusight.analysis.corrected_trace import correction_of, recorded_span
+from gpusight.analysis.profiler_correction import corrected, without_profiler
 from gpusight.analysis.profiler_costs import COSTS, MAX_UNIT
 from gpusight.analysis.profiler_costs import NSYS as NSYS_TOOL
 from gpusight.analysis.selection import Selection

@@ -13,6 +13,7 @@ from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection, TimeWindow
 from gpusight.naming.kernel_names import classify, unique_short_names
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
+from gpusight.trace.schema_gpu import BLOCK, GRID
 from gpusight.units import TIME_UNITS
 
 if TYPE_CHECKING:
@@ -266,8 +267,6 @@ def _totals_notes(trace: Trace, names: list[str]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-GRID = ("grid_x", "grid_y", "grid_z")
-BLOCK = ("block_x", "block_y", "block_z")
 SHAPE = (*GRID, *BLOCK)
 
 

@@ -14,7 +14,7 @@ the rest is in kernel_names.FILLERS.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 # ruff: noqa: E501  (one row a line, however long its alternatives)
@@ -408,14 +408,18 @@ PATTERNS: tuple[KernelPattern, ...] = (
 # fmt: on
 
 
-_COMPILED = [
-    (row, re.compile(row.pattern), re.compile(row.args) if row.args else None) for row in PATTERNS
-]
+@cache
+def _compiled() -> list[tuple[KernelPattern, re.Pattern[str], re.Pattern[str] | None]]:
+    """Compile the rows once, for the first name: that takes as long as reading a small capture."""
+    return [
+        (row, re.compile(row.pattern), re.compile(row.args) if row.args else None)
+        for row in PATTERNS
+    ]
 
 
 def find(subject: str, args: str, words: str) -> tuple[KernelPattern, tuple[str, ...]]:
     """Return the first row that matches, with what its groups matched."""
-    for row, pattern, args_pattern in _COMPILED:
+    for row, pattern, args_pattern in _compiled():
         match = pattern.search(words if row.words else subject)
         if match is None:
             continue
@@ -485,13 +489,17 @@ ORIGINS: tuple[tuple[str, str], ...] = (
     ("rocSOLVER", r"\brocsolver"),
 )
 """Libraries and frameworks, and what their kernel names contain in lower case; the first wins."""
-_ORIGINS = tuple((origin, re.compile(pattern)) for origin, pattern in ORIGINS)
 LIBRARY_KERNELS = r"(?i)" + "|".join(f"(?:{pattern})" for _, pattern in ORIGINS)
 """Matches the kernels that are not the program's own."""
+
+
+@cache
+def _compiled_origins() -> list[tuple[str, re.Pattern[str]]]:
+    return [(origin, re.compile(pattern)) for origin, pattern in ORIGINS]
 
 
 @lru_cache(maxsize=4096)
 def kernel_origin(name: str) -> str | None:
     """Return the library or framework that a kernel belongs to; None for the program's own."""
     text = name.lower().removeprefix("void ")
-    return next((origin for origin, pattern in _ORIGINS if pattern.search(text)), None)
+    return next((origin for origin, pattern in _compiled_origins() if pattern.search(text)), None)

@@ -15,7 +15,6 @@ import polars as pl
 
 from gpusight.analysis.capture_completeness import MEMSETS, issued_work
 from gpusight.analysis.gpu_schedule import NONE, CallKind, build_schedule
-from gpusight.analysis.kernel_summary import BLOCK, GRID
 from gpusight.analysis.ledger.device_ledger import Accounting, build_ledger
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.replay.window_replay import GpuSharing, Replay
@@ -26,6 +25,7 @@ from gpusight.results import Evidence
 from gpusight.rules.context_frames import calls_frame, ops_frame
 from gpusight.rules.frameworks import framework_of
 from gpusight.trace.intervals import Intervals, clip
+from gpusight.trace.schema_gpu import BLOCK, GRID
 from gpusight.units import format_mean, format_time
 
 if TYPE_CHECKING:

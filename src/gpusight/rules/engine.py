@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
+from gpusight.analysis.corrected_trace import correction_of
 from gpusight.analysis.gpu_schedule import CallKind
-from gpusight.analysis.profiler_correction import correction_of
 from gpusight.rules.finding import Confidence, KernelFinding, TimelineFinding
 from gpusight.rules.patterns.stack_lines import (
     code_with_line,

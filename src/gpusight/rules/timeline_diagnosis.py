@@ -16,8 +16,9 @@ from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.capture_completeness import lost_sources, recorded_note, reported_losses
 from gpusight.analysis.capture_info import names_of_used
 from gpusight.analysis.clock_alignment import aligned, clock_shifts
+from gpusight.analysis.corrected_trace import correction_of, recorded_span
 from gpusight.analysis.kernel_summary import graph_notes, short_names
-from gpusight.analysis.profiler_correction import correction_of, recorded_span, without_profiler
+from gpusight.analysis.profiler_correction import without_profiler
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
 from gpusight.analysis.steps.step_list import called

@@ -70,6 +70,57 @@ def test_found(capture: Capture) -> None:
     assert (verdict.measured_ns or 0) / timeline.steps == evidence(verdict)["compile_ns"]
 
 
+def inductor(*, tuned: int = 0) -> Capture:
+    """Seven steps that compile anew, as torch.compile does: its processes, then kernel by kernel.
+
+    The launching thread waits for 40 of 100 ms, then 12 times loads a kernel and launches it, 1 ms
+    apart. `tuned` launches in a row time each third kernel.
+    """
+    capture, at = Capture(), 0.0
+    for step in range(7):
+        begun = at
+        capture.launch((at, at + 5), (at + 7, at + 20), "embedding")
+        capture.event("os_calls", "sem_clockwait", at + 60_000, at + 100_000)
+        at += 100_000
+        for number in range(12):
+            at += 1_000
+            capture.call("cuModuleLoadData", at, at + 80)
+            at += 300
+            for _ in range(tuned if number % 3 == 0 else 0):
+                capture.launch((at, at + 5), (at + 7, at + 30), f"triton_{step}_{number}")
+                capture.call("cudaEventSynchronize", at + 10, at + 35)
+                at += 60
+            capture.launch((at, at + 5), (at + 7, at + 30), f"triton_{step}_{number}")
+            at += 40
+        capture.call("cudaDeviceSynchronize", at, at + 10)
+        at += 20
+        capture.range(f"step_{step}", begun, at)
+    return capture
+
+
+@pytest.mark.parametrize("tuned", [0, 10])
+def test_waits_for_the_compiler_and_all_it_does_kernel_by_kernel(tuned: int) -> None:
+    timeline = inductor(tuned=tuned).timeline()
+    verdict = match_of(RULE, timeline)
+    step_us = 100_000 + 12 * 1_340 + 20 + 4 * tuned * 60
+    # 13 launches of 5 us remain, with the time from one to the next that any program takes.
+    assert 13 * 5 < step_us - saved_us(verdict, timeline) < 13 * 150
+
+
+def test_a_loop_over_one_kernel_is_no_tuning_where_little_is_compiled() -> None:
+    """Each step has a new kernel, which the program launches ten times."""
+    capture, at = Capture(), 0.0
+    for step in range(7):
+        begun = at
+        at += 6_000
+        for _ in range(10):
+            capture.launch((at, at + 5), (at + 7, at + 907), f"shape_{step}")
+            at += 910
+        capture.range(f"step_{step}", begun, at)
+    timeline = capture.timeline()
+    assert saved_us(match_of(RULE, timeline), timeline) <= 6_000
+
+
 def test_every_second_step() -> None:
     verdict = match_of(RULE, steps(1, 3, 5, 7).timeline())
     numbers = evidence(verdict)

@@ -61,6 +61,7 @@ SAMPLE = struct.Struct("<IIII")
 """Offset from the chunk's time in ns, lateness in µs, thread, node."""
 
 _TARGET_COST, _COMFORTABLE_COST = 0.015, 0.006
+"""Shares of a core: above the first sampling slows down, below the second it speeds up again."""
 _MIN_HZ = 1.0
 _WATCHED_TICKS = 16
 """So often the cost is looked at."""
