@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.aggregates import is_named, kept, names_of
 from gpusight.analysis.attribution.work_causes import main_threads
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind
 from gpusight.analysis.ledger.host_threads import HostTime, LaunchThreads, unnamed_input
 from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.analysis.steps.step_list import closed
 from gpusight.core import native
 from gpusight.naming.host_names import (
     is_collective,
@@ -131,8 +132,7 @@ def _call_names(host_threads: LaunchThreads) -> pl.Series:
 
 def _calls_named(names: pl.Series, wanted: Callable[[str], object]) -> Flags:
     """Return which calls have a name that is wanted, looking at each distinct one once."""
-    codes = [code for code, text in enumerate(names_of(names)) if wanted(text)]
-    return names.to_physical().is_in(codes).fill_null(value=False).to_numpy()
+    return is_named(names, wanted).fill_null(value=False).to_numpy()
 
 
 def _graph_captures(host_threads: LaunchThreads, names: pl.Series) -> Intervals:
@@ -221,10 +221,8 @@ class HostRangesByThread:
 
     def __init__(self, trace: Trace, host_threads: LaunchThreads) -> None:
         columns = [*_EVENTS, "name", "kind", "open", "process"]
-        self.frame = trace.table("ranges", columns).filter(
-            pl.col("kind").cast(pl.String) != "mark", ~pl.col("open").fill_null(value=False)
-        )
-        known = self.frame.filter(pl.col("thread").is_not_null())
+        self.frame = closed(trace.table("ranges", columns))
+        known = kept(self.frame, self.frame["thread"].is_not_null())
         counts = known.group_by("process", "thread").len().sort("len", "thread")
         # Written in order of count: the thread with the most ranges of its process stays.
         busiest = dict(counts.select("process", "thread").iter_rows())
@@ -368,8 +366,7 @@ def _events(
 
 
 def _named(frame: pl.DataFrame, wanted: Callable[[str], bool]) -> pl.DataFrame:
-    codes = [code for code, text in enumerate(names_of(frame["name"])) if wanted(text)]
-    return frame.filter(pl.col("name").to_physical().is_in(codes)) if codes else frame.clear()
+    return kept(frame, is_named(frame["name"], wanted))
 
 
 def _united(spans: Iterable[Intervals]) -> Intervals:
