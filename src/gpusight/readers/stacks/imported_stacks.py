@@ -32,7 +32,8 @@ _PLACE = re.compile(
     r"(?P<function>.*) \((?P<file>[^()]*?)(?::(?P<line>\d{1,9}))?\)(?: ?\[.*\])?", re.DOTALL
 )
 """A frame as py-spy, Austin and gpusight name it: `step (train.py:12)`."""
-_PYTHON = "python"
+_NOT_OWN = ("<built-in ", "nn.Module: ")
+"""How functions of Python and PyTorch begin that have no file."""
 _UNIT_NS = {"nanoseconds": 1.0, "microseconds": 1e3, "milliseconds": 1e6, "seconds": 1e9}
 _NO_UNIT = "values have no unit of time in this file: each one counts as 1 ns"
 
@@ -236,7 +237,10 @@ def _tables(
                 ),
                 # Without a file nobody knows whose code it is: it is shown.
                 "is_library": pl.Series(
-                    [None if file is not None else False for file, _, _ in places],
+                    [
+                        None if file is not None else function.startswith(_NOT_OWN)
+                        for file, _, function in places
+                    ],
                     dtype=pl.Boolean,
                 ),
             }
