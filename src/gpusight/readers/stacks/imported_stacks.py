@@ -44,7 +44,7 @@ Frames = dict[str, tuple[str | None, int | None, str]]
 
 def is_folded(text: bytes) -> bool:
     """Whether a text begins like folded stacks: lines of frames split by `;`, and a number."""
-    lines = text.decode("utf-8", "replace").splitlines()
+    lines = text.decode("utf-8", "replace").split("\n")
     whole = [line for line in (lines[:-1] if len(lines) > 1 else lines)[:50] if line.strip()]
     if not whole or not any(";" in line for line in whole):
         return False
@@ -85,7 +85,7 @@ def _read_folded(path: Path) -> tuple[Meta, dict[str, pl.DataFrame]]:
     stacks: list[tuple[int, Stack, float]] = []
     frames: Frames = {}
     left_out = 0
-    for line in _content(path).decode("utf-8", "replace").splitlines():
+    for line in _content(path).decode("utf-8", "replace").split("\n"):
         match = _FOLDED_LINE.fullmatch(line)
         names = tuple(n.strip() for n in match["stack"].split(";")) if match else ()
         if match is None or not any(names):
