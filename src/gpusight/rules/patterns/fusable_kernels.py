@@ -433,7 +433,7 @@ def _groups(order: StreamOrder, rows: Ints, step: Ints) -> tuple[Ints, Ints]:
     return group, np.repeat(np.where(in_turn, tensors // kernels, 0), kernels)
 
 
-LAYOUT = r"nchw|nhwc|ncdhw|ndhwc|^tensor transform"
+LAYOUT = r"nchw|nhwc|ncdhw|ndhwc|^tensor transform|^batched_transpose_\d+x\d+_pack"
 """Labels of kernels that only change the layout of a tensor for a convolution."""
 
 
