@@ -34,6 +34,12 @@ def part_of(trace: Trace, *spans: tuple[int, int]) -> PartOfTrace:
 class PartOfTrace(Trace):
     """Stretches of a capture; rows are numbered anew."""
 
+    _source: _PartSource
+
+    def rows_in_whole(self, table: str) -> Ints:
+        """Return which rows of the whole capture those of a table are."""
+        return self._source.rows_in_whole(table)
+
 
 class _PartSource(TraceSource):
     def __init__(self, trace: Trace, spans: Sequence[tuple[int, int]]) -> None:
@@ -62,6 +68,11 @@ class _PartSource(TraceSource):
             self._rows[table] = self._find_rows(table)
         parts = [frame[rows] for rows in self._rows[table]]
         return pl.concat([frame.clear(), *parts], rechunk=True)
+
+    def rows_in_whole(self, table: str) -> Ints:
+        """Return which rows of the whole capture those of a table are."""
+        every = np.arange(self._trace.row_count(table))
+        return np.concatenate([every[rows] for rows in self._rows.get(table, [slice(None)])])
 
     def warnings(self) -> tuple[str, ...]:
         return self._trace.losses
