@@ -272,7 +272,7 @@ def seen_windows(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         laid_out.append((start_ns, end_ns))
         return build_schedule(trace, start_ns, end_ns, **options)
 
-    monkeypatch.setattr("gpusight.analysis.ledger.device_ledger.build_schedule", watched)
+    monkeypatch.setattr("gpusight.analysis.ledger.accounting.build_schedule", watched)
     return laid_out
 
 

@@ -119,15 +119,27 @@ class Accounting:
     @cached_property
     def ledger(self) -> Ledger:
         """Where the time of every GPU went."""
-        totals: dict[int, Counter[EntryLabel | IdleCause]] = {}
-        for stretch in self.stretches():
-            for of_device in stretch.accounts:
-                totals.setdefault(of_device.device, Counter()).update(of_device.totals)
-        devices = (ledger_of(device, totals[device]) for device in sorted(totals))
+        if not self._totals:
+            for _ in self.stretches():
+                pass
+        devices = (ledger_of(device, self._totals[device]) for device in sorted(self._totals))
         return Ledger(self.start_ns, self.end_ns, tuple(devices))
+
+    @cached_property
+    def _totals(self) -> dict[int, Counter[EntryLabel | IdleCause]]:
+        """The ns of labels and causes of each GPU, once all stretches were accounted for."""
+        return {}
 
     def stretches(self) -> Iterator[AccountedStretch]:
         """Account for one stretch after the other; most windows are a single one."""
+        totals: dict[int, Counter[EntryLabel | IdleCause]] = {}
+        for stretch in self._stretches():
+            for of_device in stretch.accounts:
+                totals.setdefault(of_device.device, Counter()).update(of_device.totals)
+            yield stretch
+        self._totals.update(totals)
+
+    def _stretches(self) -> Iterator[AccountedStretch]:
         span = self.start_ns, self.end_ns
         cuts = list(cut_time(work_starts(self.trace), span, span))
         if len(cuts) < 2:
