@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from gpusight.analysis import profiler_correction
-from gpusight.analysis.profiler_correction import correction_of
+from gpusight.analysis.corrected_trace import correction_of
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.comparison import build_digest
 from gpusight.readers import open as open_module

@@ -80,6 +80,15 @@ def test_the_tour_names_every_package() -> None:
     assert [name for name in packages if f"{name}/" not in tour] == []
 
 
+def test_the_tour_names_where_each_thing_is_done() -> None:
+    tour = (REPOSITORY / "docs" / "architecture.md").read_text("utf-8")
+    rows = re.findall(r"^\| .+ \| \[([\w/.]+)\]\(.+\) \| `(\w+)` \|$", tour, re.MULTILINE)
+    assert len(rows) >= 15
+    for file, name in rows:
+        defined = rf"^(def|class) {name}\b|^{name}\b.*="
+        assert re.search(defined, (SOURCE / file).read_text("utf-8"), re.MULTILINE), (file, name)
+
+
 def test_a_module_name_is_found_once() -> None:
     counts = Counter(path.stem for path in MODULES)
     assert [name for name, count in counts.items() if count > 1] == []
@@ -131,9 +140,12 @@ def test_tests_mirror_the_tree() -> None:
     assert [str(path.relative_to(TESTS)) for path in own if not _has_module(path)] == []
 
 
-def test_folders_of_rules_have_tests() -> None:
-    folders = [
-        path.name for path in (SOURCE / "rules").iterdir() if (path / "__init__.py").exists()
+def test_every_rule_has_a_test_of_its_own() -> None:
+    rules = [
+        path for kind in ("timeline", "kernel") for path in (SOURCE / "rules" / kind).glob("*")
     ]
-    tested = [name for name in folders if list((TESTS / "rules" / name).glob("test_*.py"))]
-    assert tested == folders
+    names = [path.relative_to(SOURCE) for path in rules if path.suffix == ".py"]
+    names = [name for name in names if name.stem != "__init__"]
+    assert len(names) > 40
+    untested = [n for n in names if not (TESTS / n.with_name(f"test_{n.name}")).exists()]
+    assert untested == []

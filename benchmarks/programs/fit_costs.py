@@ -25,11 +25,7 @@ from typing import TYPE_CHECKING, Any
 import gpusight as gs
 from benchmarks.programs.collect import MEASURED
 from benchmarks.programs.registry import PROGRAMS
-from gpusight.analysis.profiler_correction import (
-    MAX_ESTIMATED_OPS,
-    obstacle,
-    sample_schedule,
-)
+from gpusight.analysis.profiler_correction import MAX_ESTIMATED_OPS, obstacle, sample_schedule
 from gpusight.analysis.profiler_costs import (
     COSTS,
     EVENT_TABLES,

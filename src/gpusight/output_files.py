@@ -11,7 +11,6 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 import shutil
 import stat
 from typing import TYPE_CHECKING, BinaryIO
@@ -91,7 +90,7 @@ def staged(path: Path, *, replace: bool = True) -> Iterator[Path]:
 
     Without `replace`, a file that has the name by then stays, and `FileExistsError` is reported.
     """
-    part = path.with_name(f".{path.name[:_NAME_CHARACTERS]}.{secrets.token_hex(6)}{PART_SUFFIX}")
+    part = path.with_name(f".{path.name[:_NAME_CHARACTERS]}.{os.urandom(6).hex()}{PART_SUFFIX}")
     with _reporting(path):
         try:
             if replace:
@@ -114,7 +113,7 @@ def staged_folder(path: Path) -> Iterator[Path]:
             part.mkdir(parents=True)
             yield part
         return
-    part = path / f".gpusight.{secrets.token_hex(6)}{PART_SUFFIX}"
+    part = path / f".gpusight.{os.urandom(6).hex()}{PART_SUFFIX}"
     with _reporting(path):
         try:
             part.mkdir()

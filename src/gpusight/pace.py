@@ -27,7 +27,10 @@ MESSAGE = "gpusight.pace "
 """How the NVTX mark begins; the JSON follows."""
 METADATA_KEY = "gpusight_pace"
 SIDECAR_SUFFIX = ".pace.json"
-AS_RECORDED = "times are as recorded, with the overhead of the profiler"
+AS_RECORDED = (
+    "times are as recorded, with the overhead of the profiler that diagnose, steps and ledger "
+    "subtract"
+)
 """Note of answers whose times are never corrected."""
 _SIDECAR_BYTES = 16_384
 """Read of a file next to a capture; ours have hundreds."""

@@ -120,7 +120,7 @@ def test_notes_say_what_is_incomplete() -> None:
         ],
     )
     notes = summary(trace).notes
-    assert "1 CUDA graph launches were traced per graph" in notes[0]
+    assert "1 CUDA graph launch was traced per graph" in notes[0]
     assert notes[1:] == (
         "profiler warning: Not all CUDA events might have been collected.",
         "something was not decoded",

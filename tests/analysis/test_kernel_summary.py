@@ -8,8 +8,8 @@ import sys
 import polars as pl
 import pytest
 
-from gpusight.analysis.kernel_summary import busy_ns, kernels, short_names_by_shape
-from gpusight.analysis.selection import Selection
+from gpusight.analysis.kernel_summary import busy_ns, graph_notes, kernels, short_names_by_shape
+from gpusight.analysis.selection import Selection, TimeWindow
 from gpusight.results import NotApplicable, TableResult
 from gpusight.trace.trace import Trace
 from tests.shared import DATA, SHARED, needs_shared, opened
@@ -99,6 +99,21 @@ def test_kernels_hidden_in_graphs_are_mentioned() -> None:
     notes = table(build_trace(kernels=KERNELS, graph_launches=[{}, {}])).notes
     assert len(notes) == 1
     assert notes[0].startswith("2 CUDA graph launches were traced per graph")
+
+
+@pytest.mark.parametrize(
+    ("end_us", "start"),
+    [
+        (9, "2 CUDA graph launches are outside the window"),
+        (30, "1 CUDA graph launch was traced per graph: its kernels are not"),
+        (80, "2 CUDA graph launches were traced per graph: their kernels are not"),
+    ],
+)
+def test_graphs_outside_the_window_hide_no_kernels_of_it(end_us: int, start: str) -> None:
+    graphs = [{"start_ns": at, "end_ns": at + 10_000} for at in (20_000, 40_000)]
+    trace = build_trace(kernels=KERNELS, graph_launches=graphs)
+    (note,) = graph_notes(trace, TimeWindow(0, end_us * 1_000))
+    assert note.startswith(start)
 
 
 def test_a_graph_traced_by_node_shows_its_kernels() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -12,12 +13,8 @@ from hypothesis import strategies as st
 
 import gpusight as gs
 from gpusight.analysis.clock_alignment import aligned
-from gpusight.analysis.profiler_correction import (
-    corrected,
-    correction_of,
-    recorded_span,
-    without_profiler,
-)
+from gpusight.analysis.corrected_trace import correction_of, recorded_span
+from gpusight.analysis.profiler_correction import corrected, without_profiler
 from gpusight.analysis.profiler_costs import COSTS, MAX_UNIT
 from gpusight.analysis.profiler_costs import NSYS as NSYS_TOOL
 from gpusight.analysis.selection import Selection
@@ -140,7 +137,7 @@ def test_chosen_steps_are_those_of_the_capture_with_both_times() -> None:
     assert [s.name for s in focus.steps] == ["step_2", "step_3"]
     assert focus.recorded_step_ns == before.step_ns
     assert focus.step_ns == pytest.approx(window_of(trace).step_ns, rel=0.02)
-    assert focus.text == "2 steps of 324 µs without the profiler, 480 µs with it"
+    assert focus.text == "2 steps of 324 µs (480 µs with the profiler)"
     # A window is of the times that a timeline shows.
     chosen = window_of(trace, window=(before.start_ns, before.end_ns))
     assert [s.name for s in chosen.steps] == ["step_2", "step_3"]
@@ -405,9 +402,11 @@ def test_without_a_known_step_time_it_is_estimated(overhead_us: float) -> None:
     assert (document["low_step_ns"], document["high_step_ns"]) == (low_ns, high_ns)
     # One value: the window, the headline, the note and the rule.
     assert document["step_ns"] == focus.step_ns
-    assert "without the profiler (estimate)" in focus.text
-    assert focus.notes[0].startswith("estimate: ")
-    assert focus.notes[0].endswith(" of nsys subtracted (recorded times: --pace off)")
+    assert re.search(r" steps of about [\d.]+ µs \([\d.]+ µs with the profiler", focus.text)
+    assert focus.notes[0].startswith(f"{correction.brief}; about ")
+    assert focus.notes[0].endswith(" per event of nsys subtracted")
+    assert correction.brief.startswith("step time without the profiler: ")
+    assert correction.brief.endswith(" µs (estimate; recorded times: --pace off)")
     diagnosis = diagnosed(recorded)
     assert "profiler-overhead" in diagnosis.not_applicable
     assert diagnosis.step_ns == focus.step_ns
@@ -532,8 +531,8 @@ def test_an_estimate_that_is_not_good_enough_is_only_shown() -> None:
     assert focus.estimate_ns is not None
     assert focus.estimate_ns[0] < focus.estimate_ns[1] < focus.step_ns
     assert focus.step_ns == window_of(recorded).step_ns
-    assert focus.text.startswith("6 steps of 519 µs recorded, about ")
-    assert focus.text.endswith(" µs without the profiler (estimate)")
+    assert focus.text.startswith("6 steps of 519 µs (about ")
+    assert focus.text.endswith(" µs without the profiler)")
     diagnosis = diagnosed(recorded)
     assert diagnosis.document()["window"]["estimate_ns"] == focus.estimate_ns
     assert "profiler-overhead" in [finding.rule for finding in diagnosis.findings]

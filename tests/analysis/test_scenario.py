@@ -373,7 +373,7 @@ def test_step_time_and_window_are_those_of_diagnose() -> None:
         "Saved",
         "Saved %",
         "Speedup",
-        "Replay check",
+        "Simulation error",
     ]
     assert str(facts["speedup"].value).endswith("x")
 

@@ -423,7 +423,7 @@ def test_a_selected_range_has_a_flame_graph(browser: Browser) -> None:
         expect(dialog.get_by_role("button", name="Back")).to_be_enabled()
         assert boxes.count() <= before
         expect(dialog.get_by_role("button", name="Copy as text")).to_be_visible()
-        dialog.get_by_label("on", exact=True).select_option("0")
+        dialog.get_by_label("on", exact=True).select_option(label="GPU 0 · NVIDIA H200")
         expect(boxes.first).to_be_visible()
         dialog.get_by_role("button", name="Close").click()
         expect(dialog).not_to_be_visible()

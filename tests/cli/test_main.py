@@ -25,6 +25,7 @@ from gpusight.analysis import kernel_summary
 from gpusight.cli.capture_input import PATIENCE_S, progress
 from gpusight.cli.commands import COMMANDS, GROUPS, demo
 from gpusight.cli.main import build_parser, main
+from gpusight.core.library import core_library
 from gpusight.readers.open import open_trace
 from gpusight.render import terminal_text
 from tests.cli.captures import NAMED, SOURCE
@@ -864,3 +865,29 @@ def test_help_fits_the_terminal(
 @pytest.mark.parametrize("name", COMMANDS)
 def test_examples_fit_80_columns(name: str) -> None:
     assert all(len(f"  {example}") <= 80 for example in COMMANDS[name].EXAMPLES)
+
+
+@pytest.mark.skipif(core_library() is None, reason="SQLite reads through ADBC without the core")
+@pytest.mark.parametrize(
+    ("command", "absent"),
+    [
+        (["--version"], {"polars", "numpy"}),
+        (
+            ["stats", "-r", "cuda_gpu_kern_sum", "-f", "csv", "--no-cache"],
+            {"numpy", "adbc_driver_manager", "gpusight.naming", "gpusight.cli.commands.diagnose"},
+        ),
+        (["kernels", "--no-cache"], {"adbc_driver_manager", "gpusight.rules.engine"}),
+    ],
+)
+def test_a_command_imports_only_what_it_uses(command: list[str], absent: set[str]) -> None:
+    file = [] if command == ["--version"] else [str(DATA / "gpt_small_forward.sqlite")]
+    script = (
+        "import sys\n"
+        "from gpusight.cli.main import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "print(*sys.modules, file=sys.stderr)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, *command, *file], capture_output=True, text=True, check=True
+    )
+    assert not absent & set(ran.stderr.split())

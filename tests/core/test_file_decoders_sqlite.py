@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gpusight.core.library import core_status
 from gpusight.errors import GpusightError
+from gpusight.readers.nsys import sqlite_pages
 from gpusight.readers.nsys.raw_tables import RowFilter
 from gpusight.readers.nsys.sqlite_export import SqliteTables
 
@@ -109,6 +110,37 @@ def test_many_pages_with_gaps_and_rows_deleted(tmp_path: Path) -> None:
         db.execute("DELETE FROM t WHERE start % 3 = 0 OR start BETWEEN 5000 AND 20000")
         db.execute("INSERT INTO t SELECT -start, value, text, kind FROM t WHERE kind = 1")
     check(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "in_place"),
+    [
+        ("SELECT 1", True),
+        ("UPDATE t SET kind = NULL WHERE start % 3 = 0", True),
+        ("DELETE FROM t WHERE start = 59999", True),
+        ("DELETE FROM t WHERE start = 30000", False),
+        ("DELETE FROM t WHERE start = 0", False),
+        ("INSERT INTO t (rowid, start) VALUES (0, 7)", False),
+    ],
+)
+def test_numbers_are_decoded_in_place_where_row_ids_count_from_1(
+    tmp_path: Path, change: str, in_place: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [(i, i / 3, f"name {i % 7}", i % 5) for i in range(60_000)]
+    path = write(tmp_path / "x.sqlite", rows, "PRAGMA page_size = 512")
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(change)
+    monkeypatch.setattr(sqlite_pages, "_SLICE_BYTES", 100_000)
+    tried, read = [], sqlite_pages._read_table
+
+    def recorded(*args: Any, **kwargs: Any) -> pl.DataFrame | None:
+        frame = read(*args, **kwargs)
+        tried.append((kwargs["in_place"], frame is not None))
+        return frame
+
+    monkeypatch.setattr(sqlite_pages, "_read_table", recorded)
+    check(path)
+    assert tried == ([(True, True)] if in_place else [(True, False), (False, True)])
 
 
 def test_row_ids_under_another_name(tmp_path: Path) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,148 +16,32 @@ from typing import Any
 import pytest
 
 import gpusight as gs
-from gpusight.errors import GpusightError, RecordError, UsageError
+from gpusight.errors import RecordError
 from gpusight.pace import Pace
-from gpusight.recording import choose_tool, record_program
+from gpusight.recording import record_program
 from gpusight.recording.capture_names import name_lock
 from gpusight.recording.inside.environment import STARTED_VARIABLE, VARIABLE, RecorderPlan
 from gpusight.recording.launch_program import ProgramExit
-from gpusight.recording.parse_request import kernel_regex, make_request
-from gpusight.recording.programs import InterpreterInfo, options_of
-from gpusight.recording.record_program import (
-    SITE,
-    RecordingPlan,
-    plan_again,
-    plan_recording,
-    record,
-)
+from gpusight.recording.parse_request import make_request
+from gpusight.recording.record_program import plan_again, record
 from gpusight.recording.request import Tool
 from tests.recording.doctor.machines import NOBODY, ROOT, Described, status
-from tests.recording.fake_tools import install, options_seen
+from tests.recording.fake_tools import options_seen
+from tests.recording.planned_programs import (
+    MPIRUN,
+    PYTHON,
+    TORCHRUN,
+    as_rank,
+    planned,
+    script,
+    with_packages,
+)
 from tests.shared import tool
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the fake tools are POSIX scripts")
-PYTHON = sys.executable
-NO_TOOL = "/nowhere/tool"
-
-
-@pytest.fixture(autouse=True)
-def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in an empty folder, without the tools of this machine and its launchers."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GPUSIGHT_NSYS", NO_TOOL)
-    monkeypatch.setenv("GPUSIGHT_NCU", NO_TOOL)
-    for name in list(os.environ):
-        if re.match(r"OMPI_|PMI|SLURM_|RANK$|LOCAL_RANK$|WORLD_SIZE$|NSYS_|NV_TPS", name):
-            monkeypatch.delenv(name)
-
-
-@pytest.fixture
-def nsys(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path_factory.mktemp("tools")
-    install(folder, "nsys", monkeypatch)
-    return folder
-
-
-@pytest.fixture
-def ncu(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path_factory.mktemp("tools")
-    install(folder, "ncu", monkeypatch)
-    return folder
-
-
-def script(text: str = "pass", name: str = "train.py") -> str:
-    Path(name).write_text(textwrap.dedent(text))
-    return name
-
-
-def planned(program: str | list[str], **options: Any) -> RecordingPlan:
-    plan = plan_recording(make_request(program, **options))
-    assert plan is not None
-    return plan
-
-
-def injected(plan: RecordingPlan) -> RecorderPlan:
-    return RecorderPlan.from_text(plan.command.environment[VARIABLE])
-
-
-# What is planned
-
-
-def test_nsys_is_the_default(nsys: Path) -> None:
-    plan = planned([PYTHON, script(), "--epochs", "3"], whole=True)
-    assert plan.choice.tool is Tool.NSYS
-    assert plan.choice.version == "2025.3.1"
-    assert plan.command.argv[:2] == (str(nsys / "nsys"), "profile")
-    assert plan.command.argv[-4:] == (PYTHON, "train.py", "--epochs", "3")
-    assert plan.command.produces == Path("train.nsys-rep")
-    assert (injected(plan).recorder, injected(plan).stacks_hz) == ("surrounded", 200)
-    plan = planned([PYTHON, "train.py"], whole=True, stacks=0)
-    assert VARIABLE not in plan.command.environment
-    assert list(Path().iterdir()) == [Path("train.py")]
-
-
-def with_packages(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
-    python = InterpreterInfo((3, 12), frozenset(packages))
-    monkeypatch.setattr(choose_tool, "query_interpreter", lambda *_: python)
-
-
-@pytest.mark.usefixtures("nsys")
-def test_of_a_program_with_torch_some_steps_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_packages(monkeypatch, "torch")
-    plan = planned([PYTHON, script()], stop=True, warmup=4, timed=6, recorded=8)
-    inside = injected(plan)
-    assert (inside.recorder, inside.window, inside.stop) == ("profiler-api", True, False)
-    assert (inside.warmup, inside.timed, inside.recorded) == (4, 6, 8)
-    assert "--capture-range=cudaProfilerApi" in plan.command.argv
-    assert "--capture-range-end=stop-shutdown" in plan.command.argv
-    assert planned(["env", PYTHON, "train.py"]).choice.windowed
-
-
-@pytest.mark.usefixtures("nsys")
-@pytest.mark.parametrize(
-    ("program", "options", "packages"),
-    [
-        ([PYTHON, "train.py"], {}, ()),
-        ([PYTHON, "-I", "train.py"], {}, ("torch",)),
-        ([PYTHON, "train.py"], {"whole": True}, ("torch",)),
-        ([PYTHON, "train.py"], {"range": "forward"}, ("torch",)),
-        ([PYTHON, "train.py"], {"duration_s": 3}, ("torch",)),
-        ([PYTHON, "train.py"], {"tool_options": ["-c", "none"]}, ("torch",)),
-        (["ls"], {}, ("torch",)),
-        ([PYTHON, "-m", "torch.distributed.run", "train.py"], {}, ("torch",)),
-    ],
-)
-def test_what_nsys_records_as_a_whole(
-    program: list[str],
-    options: dict[str, Any],
-    packages: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Where we do not get into a program, nobody would switch nsys on."""
-    with_packages(monkeypatch, *packages)
-    script()
-    plan = planned(program, **options)
-    assert not plan.choice.windowed
-    surely_listens = program[0] == PYTHON and "-I" not in program
-    assert (VARIABLE in plan.command.environment) == surely_listens
-    assert not surely_listens or injected(plan).recorder == "surrounded"
-    assert "--capture-range=cudaProfilerApi" not in plan.command.argv
-
-
-@pytest.mark.usefixtures("nsys")
-def test_numbers_of_steps_and_a_stop_need_steps() -> None:
-    with pytest.raises(RecordError, match="nsys cannot count the steps of ls"):
-        planned(["ls"], timed=5)
-    with pytest.raises(UsageError, match="--stop needs a part"):
-        planned(["ls"], stop=True)
-
-
-def test_recorders_inside_get_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_packages(monkeypatch, "torch")
-    assert injected(planned([PYTHON, script()], tool="torch")).window
-    assert not injected(planned([PYTHON, script()], tool="torch", whole=True)).window
-    assert not injected(planned([PYTHON, script()], tool="torch", steps="9")).window
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="the fake tools are POSIX scripts"),
+    pytest.mark.usefixtures("empty_folder"),
+]
 
 
 REPORTING = """
@@ -170,6 +52,8 @@ facts["pace"] = plan["pace"] or %r
 with open(os.environ["GPUSIGHT_RECORD_REPORT"], "a") as file:
     file.write(json.dumps(facts) + "\\n")
 """
+
+
 PACE = Pace(12, 2e6, 2e6, 0.03, "before", "optimizer")
 
 
@@ -268,103 +152,6 @@ def test_a_program_that_fails_without_a_profiler_has_no_pace(
 
 
 @pytest.mark.usefixtures("nsys")
-def test_debug_settings_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert planned([PYTHON, script()]).notes == ()
-    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
-    notes = planned([PYTHON, script()]).notes
-    assert notes == ("CUDA_LAUNCH_BLOCKING=1 is set: every launch waits for its kernel",)
-
-
-@pytest.mark.usefixtures("nsys")
-def test_steps_are_counted_from_within(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", "/theirs")
-    plan = planned([PYTHON, script()], steps="3:7", stop=True, rank="0,2", overwrite=True)
-    assert plan.command.environment["PYTHONPATH"] == f"{SITE}{os.pathsep}/theirs"
-    inside = injected(plan)
-    assert inside.recorder == "profiler-api"
-    assert (inside.first_step, inside.last_step, inside.ranks) == (3, 7, (0, 2))
-    assert inside.stop is False  # nsys ends the program itself
-    assert inside.overwrite is True
-
-
-def test_recorders_inside_are_told_everything() -> None:
-    plan = planned(
-        [PYTHON, script()],
-        tool="torch",
-        output="runs/x.trace.json.gz",
-        range="forward",
-        memory=True,
-        shapes=True,
-        python_stacks=True,
-        stop=True,
-    )
-    assert plan.command.argv == (PYTHON, "train.py")
-    inside = injected(plan)
-    assert inside.output == str(Path("runs/x").absolute())
-    assert (inside.recorder, inside.range_name, inside.stop) == ("torch", "forward", True)
-    assert (inside.memory, inside.shapes, inside.python_stacks) == (True, True, True)
-    assert inside.first_step is None
-
-
-@pytest.mark.usefixtures("ncu")
-def test_ncu_is_told_which_launches() -> None:
-    plan = planned(
-        [PYTHON, script()], tool="ncu", kernel="gemm", launch_skip=4, launch_count=2, stop=True
-    )
-    line = shlex.join(plan.command.argv)
-    assert "regex:[gG][eE][mM][mM]" in line
-    assert "--kernel-name-base demangled" in line
-    assert "--launch-skip 4" in line
-    assert "--launch-count 2" in line
-    assert plan.command.produces == Path("train.ncu-rep")
-    by_function = planned([PYTHON, script()], tool="ncu", kernel="ampere_*")
-    assert "demangled" not in shlex.join(by_function.command.argv)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "regex", "hits", "misses"),
-    [
-        ("gemm", "[gG][eE][mM][mM]", "void x<sGEMM_128>(int)", "conv"),
-        ("*gemm*", "[gG][eE][mM][mM]", "sgemm_nn", "conv"),
-        ("ampere_*", "^[aA][mM][pP][eE][rR][eE]_.*$", "ampere_sgemm", "my_ampere_"),
-        ("*_nt", "^.*_[nN][tT]$", "gemm_nt", "gemm_nt_2"),
-        ("a?c", "^[aA].[cC]$", "abc", "abcd"),
-        ("f(int)", r"[fF]\([iI][nN][tT]\)", "f(int)", "f[int]"),
-        ("/^a|b$/", "^a|b$", "cb", "ba"),
-        ("regex:^a", "^a", "ab", "ba"),
-    ],
-)
-def test_kernel_patterns(pattern: str, regex: str, hits: str, misses: str) -> None:
-    assert kernel_regex(pattern) == regex
-    assert re.search(regex, hits)
-    assert not re.search(regex, misses)
-
-
-def test_words_of_a_program() -> None:
-    assert make_request([Path("a b"), "x"]).program == ("a b", "x")
-    with pytest.raises(UsageError, match="No closing quotation"):
-        make_request("python 'train.py")
-
-
-def test_kernel_patterns_that_are_none() -> None:
-    with pytest.raises(UsageError, match="not a regular expression"):
-        kernel_regex("/(/")
-
-
-@pytest.mark.usefixtures("nsys")
-def test_names_are_numbered_and_never_replaced(tmp_path: Path) -> None:
-    program = [PYTHON, script()]
-    Path("train.nsys-rep").touch()
-    assert planned(program).command.produces == Path("train-2.nsys-rep")
-    assert planned(program, output=tmp_path).own == tmp_path / "train-2"
-    with pytest.raises(RecordError, match=r"train\.nsys-rep exists"):
-        planned(program, output="train")
-    assert planned(program, output="train", overwrite=True).own == Path("train")
-    with pytest.raises(UsageError, match="named like a capture of torch"):
-        planned(program, output="x.trace.json.gz")
-
-
-@pytest.mark.usefixtures("nsys")
 def test_a_name_that_another_recording_has_is_not_taken() -> None:
     program = [PYTHON, script()]
     plan = planned(program)
@@ -389,108 +176,6 @@ def test_a_name_that_becomes_too_long_is_refused_before_the_program_runs() -> No
     with pytest.raises(RecordError, match="too long"):
         gs.record([PYTHON, script("open('ran', 'w')")], output="x" * 250)
     assert not Path("ran").exists()
-
-
-def test_old_versions_of_nsys_have_another_suffix(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(tmp_path_factory.mktemp("old"), "nsys", monkeypatch, "2020.4.3.7")
-    Path("train.qdrep").touch()
-    done = record(planned([PYTHON, script()]))
-    assert done.paths == (Path("train-2.qdrep"),)
-
-
-# Which tool
-
-
-def test_without_nsys_the_program_s_python_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = [PYTHON, script()]
-    answer = InterpreterInfo((3, 12), frozenset({"torch"}))
-    monkeypatch.setattr(choose_tool, "query_interpreter", lambda *_: answer)
-    monkeypatch.setattr(choose_tool, "has_gpu", lambda: True)
-    for library, expected in (("/opt/libcupti.so.13", Tool.CUPTI), (None, Tool.TORCH)):
-        monkeypatch.setattr(choose_tool, "find_cupti", lambda *_, library=library: library)
-        plan = planned(program)
-        assert plan.choice.tool is expected
-        assert plan.choice.why.startswith("nsys was not found")
-    monkeypatch.setattr(choose_tool, "has_gpu", lambda: False)
-    monkeypatch.setattr(choose_tool, "find_cupti", lambda *_: "/opt/libcupti.so.13")
-    assert planned(program).choice.tool is Tool.TORCH
-    monkeypatch.setattr(
-        choose_tool, "query_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
-    )
-    with pytest.raises(RecordError, match="no profiler can record this program"):
-        planned(program)
-
-
-@pytest.mark.parametrize(
-    ("program", "options", "message"),
-    [
-        ("ls", {}, "nsys was not found"),
-        ("ls", {"tool": "torch"}, "needs a Python program.*--with nsys"),
-        ("ls", {"tool": "nsys"}, "nsys is required, but no working installation was found"),
-        (f"{PYTHON} -I t.py", {"tool": "torch"}, "remove -I"),
-        (f"{PYTHON} t.py", {"tool": "torch", "gpu_metrics": True}, "not support --gpu-metrics"),
-        (f"{PYTHON} t.py", {"tool": "torch", "kernel": "x"}, "not support --kernel.*--with ncu"),
-        (f"{PYTHON} t.py", {"tool": "torch", "level": "full"}, "does not support --level"),
-        (f"{PYTHON} t.py", {"tool": "cupti", "python_stacks": True}, "--python-stacks"),
-        (f"{PYTHON} t.py", {"tool": "cupti", "shapes": True}, "--shapes.*--with torch"),
-        (f"{PYTHON} t.py", {"tool": "torch", "tool_options": ["-x"]}, "--tool-option"),
-        (f"{PYTHON} t.py", {"launch_count": 3}, "add --with ncu"),
-        (f"{PYTHON} t.py", {"tool": "gprof"}, "no tool 'gprof'"),
-        (f"{PYTHON} t.py", {"tool": "ncu", "level": "much"}, "no level 'much'"),
-        ("nowhere-to-be-found", {}, "program nowhere-to-be-found not found"),
-        ("", {}, "no program was given"),
-    ],
-)
-def test_what_cannot_be_is_refused_before_anything_runs(
-    program: str, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(GpusightError) as error:
-        planned(program, **options)
-    assert re.search(message, str(error.value))
-    assert error.value.exit_code == 2
-
-
-@pytest.mark.usefixtures("nsys", "ncu")
-def test_what_nsys_and_ncu_cannot_do() -> None:
-    with pytest.raises(RecordError, match="--steps needs a Python program"):
-        planned("ls", steps="3")
-    with pytest.raises(RecordError, match="ncu does not support --delay"):
-        planned("ls", tool="ncu", delay_s=1.0)
-    with pytest.raises(RecordError, match="ncu does not support --memory"):
-        planned("ls", tool="ncu", memory=True)
-
-
-def test_the_program_s_python_must_be_able(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = [PYTHON, script()]
-    monkeypatch.setattr(
-        choose_tool, "query_interpreter", lambda *_: InterpreterInfo((3, 8), frozenset({"torch"}))
-    )
-    with pytest.raises(RecordError, match=r"needs Python 3\.10 in the program; it has 3\.8"):
-        planned(program, tool="torch")
-    monkeypatch.setattr(
-        choose_tool, "query_interpreter", lambda *_: InterpreterInfo((3, 12), frozenset())
-    )
-    with pytest.raises(RecordError, match="--with torch needs torch in the program's Python"):
-        planned(program, tool="torch")
-    monkeypatch.setattr(choose_tool, "find_cupti", lambda *_: None)
-    with pytest.raises(RecordError, match="needs a libcupti that the driver supports"):
-        planned(program, tool="cupti")
-    monkeypatch.setattr(choose_tool, "find_cupti", lambda *_: "/opt/libcupti.so.13")
-    assert planned(program, tool="cupti").choice.why == "requested; libcupti is /opt/libcupti.so.13"
-    monkeypatch.setattr(choose_tool, "query_interpreter", lambda *_: None)
-    assert "if" in planned(program, tool="torch").notes[0]
-
-
-@pytest.mark.usefixtures("nsys")
-def test_under_a_profiler_there_is_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "7")
-    with pytest.raises(RecordError, match="already running under nsys"):
-        planned([PYTHON, script()])
-
-
-# What happens
 
 
 def test_recorders_inside_know_when_the_run_began(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -632,13 +317,6 @@ def test_links_that_lead_nowhere_are_no_captures(target: str) -> None:
         assert done.paths == (Path("run.nsys-rep"),)
 
 
-@pytest.mark.usefixtures("nsys")
-def test_a_folder_in_the_capture_s_place_is_refused_before_the_program_runs() -> None:
-    Path("run.nsys-rep").mkdir()
-    with pytest.raises(RecordError, match=r"run\.nsys-rep is a folder"):
-        planned([PYTHON, script()], output="run", overwrite=True)
-
-
 def test_a_current_folder_that_is_gone_is_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -652,35 +330,6 @@ def test_a_current_folder_that_is_gone_is_one_line(
         assert main(line) == 2
         assert "the current folder cannot be used: No such file" in capfd.readouterr().err
     os.chdir(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"range": ""}, "--range has no name"),
-        ({"range": "  "}, "--range has no name"),
-        ({"tool_options": ["bogus"]}, "--tool-option=bogus is not an option"),
-        ({"tool_options": ["--trace=cuda", "bogus"]}, "--tool-option=bogus is not an option"),
-        ({"tool_options": ["--"]}, "--tool-option=-- is not an option"),
-        ({"steps": "9" * 30}, "number that is too large"),
-    ],
-)
-def test_what_a_tool_would_misread_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        make_request([PYTHON, "t.py"], **options)
-    assert make_request("ls", tool_options=["--set", "full"]).extra == ("--set", "full")
-
-
-def test_options_that_the_tool_s_help_does_not_list_are_named() -> None:
-    from gpusight.recording import choose_tool
-    from gpusight.recording.tools import InstalledTool
-    from gpusight.recording.tools import ToolVersion as Version
-
-    listed = {"--trace": frozenset[str](), "--sample": frozenset[str]()}
-    tool = InstalledTool(Tool.NSYS, Path("nsys"), Version(2025, 3, 1), listed)
-    request = make_request("ls", tool_options=["--bogus=1", "--trace=cuda", "--samp=none", "-t"])
-    notes = choose_tool._unlisted(request, choose_tool.ToolChoice(Tool.NSYS, tool, ""))
-    assert notes == ("nsys 2025.3.1 --help does not list --bogus",)
 
 
 @pytest.mark.usefixtures("nsys")
@@ -700,31 +349,6 @@ def test_what_was_there_before_is_not_what_was_recorded(monkeypatch: pytest.Monk
     assert Path("run.nsys-rep").read_text() == "old"
 
 
-# Ranks
-
-
-def as_rank(rank: int, world: int) -> dict[str, str]:
-    return {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(world)}
-
-
-@pytest.mark.usefixtures("nsys")
-def test_ranks_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = [PYTHON, script()]
-    for name, value in as_rank(3, 4).items():
-        monkeypatch.setenv(name, value)
-    assert planned(program).command.produces == Path("train.rank3.nsys-rep")
-    assert planned(program, output="x").own == Path("x.rank3")
-    torch = planned(program, tool="torch", output="x")
-    assert injected(torch).output == str(Path("x").absolute())  # it adds the rank itself
-    assert torch.own == Path("x.rank3")
-    assert plan_recording(make_request(program, rank="0,1")) is None
-    with pytest.raises(RecordError, match="not among the 4 ranks"):
-        planned(program, rank="4")
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
-    assert planned(program, rank=0).command.produces == Path("train.nsys-rep")
-
-
 def test_a_rank_that_is_not_chosen_needs_no_tool(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in as_rank(1, 2).items():
         monkeypatch.setenv(name, value)
@@ -732,15 +356,6 @@ def test_a_rank_that_is_not_chosen_needs_no_tool(monkeypatch: pytest.MonkeyPatch
     assert (done.paths, done.tool, done.exit_code) == ((), None, 6)
 
 
-MPIRUN = """#!/bin/sh
-# mpirun -n N PROGRAM: the ranks run at the same time.
-n=$2; shift 2; i=0
-while [ $i -lt $n ]; do
-  OMPI_COMM_WORLD_RANK=$i OMPI_COMM_WORLD_SIZE=$n "$@" &
-  i=$((i+1))
-done
-wait
-"""
 GPUSIGHT = [PYTHON, "-m", "gpusight"]
 
 
@@ -781,20 +396,6 @@ def test_below_mpirun_only_chosen_ranks_are_recorded() -> None:
     assert "rank 0" not in done.stderr
 
 
-TORCHRUN = """#!{python}
-import os, subprocess, sys
-words = sys.argv[1:]
-assert words[:3] == ["--nproc-per-node", "2", "--standalone"], words
-assert words[3] == "--no-python", words
-environ = {{**os.environ, "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}}
-ranks = [
-    subprocess.Popen(words[4:], env={{**environ, "RANK": str(n), "LOCAL_RANK": str(n)}})
-    for n in range(2)
-]
-sys.exit(max(rank.wait() for rank in ranks))
-"""
-
-
 @pytest.mark.usefixtures("nsys")
 def test_some_ranks_of_torchrun_are_recorded_from_below(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -818,57 +419,6 @@ def test_some_ranks_of_torchrun_are_recorded_from_below(
     assert "all processes" in whole.notes[0]
     assert whole.command.argv[-7:] == (*line, "--lr", "1")
 
-
-@pytest.mark.usefixtures("nsys")
-def test_a_torchrun_on_every_node_has_ranks_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    launcher = tmp_path / "torchrun"
-    launcher.write_text(TORCHRUN.format(python=PYTHON))
-    launcher.chmod(0o755)
-    line = [str(launcher), "--nnodes", "2", script()]
-    node = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}
-    for name, value in node.items():
-        monkeypatch.setenv(name, value)
-    assert planned(line, tool="torch").own == Path("train")
-    assert planned(line, tool="torch", rank="9").own == Path("train")
-    assert "--rank=9" in planned(line, rank="9").command.argv
-    assert planned(line).own == Path("train.rank1")  # one report a node
-
-
-@pytest.mark.usefixtures("nsys")
-def test_some_ranks_of_another_launcher_are_refused() -> None:
-    launcher = Path("mpirun")
-    launcher.write_text(MPIRUN)
-    launcher.chmod(0o755)
-    with pytest.raises(RecordError) as error:
-        planned(["./mpirun", "-n", "4", PYTHON, script()], rank="0")
-    assert f"./mpirun -n 4 gpusight record --with nsys --rank 0 -- {PYTHON} train.py" in str(
-        error.value
-    )
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"steps": "3:", "memory": True, "rank": "0,2"},
-        {"range": "a b@c", "stop": True, "gpu_metrics": True, "rank": "1"},
-        {"delay_s": 1.5, "duration_s": 2.0, "graph_nodes": True, "python_stacks": True},
-        {"tool_options": ["--trace=cuda,nvtx", "-x y"], "overwrite": True},
-        {"tool": "ncu", "kernel": "*gemm*", "launch_skip": 3, "launch_count": 2, "level": "full"},
-    ],
-)
-def test_a_request_can_be_written_as_options(options: dict[str, Any]) -> None:
-    from gpusight.cli.commands.record import _request
-    from gpusight.cli.main import build_parser
-
-    request = make_request([PYTHON, "train.py"], **options)
-    tool_given = [f"--with={request.tool.value}"] if request.tool else []
-    words = ["record", *tool_given, *options_of(request), "--", *request.program]
-    assert _request(build_parser().parse_args(words)) == request
-
-
-# With real tools
 
 NVTX = """
 import sys, time

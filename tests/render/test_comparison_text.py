@@ -316,7 +316,7 @@ def test_the_sides_keep_both_step_times(width: int) -> None:
         is_estimate=True,
     )
     text = " ".join(line.strip() for line in first_screen(replace(made, before=side), width)[:2])
-    assert ": 3 steps of 46.6 ms (estimate, 50.1 ms recorded), GPU busy 84.9%" in text
+    assert ": 3 steps of about 46.6 ms (50.1 ms with the profiler), GPU busy 84.9%" in text
     assert "H200" not in text.partition("after")[0]
 
 

@@ -17,7 +17,8 @@ from gpusight.comparison.gate_check import CheckStatus, Doubt, Gate, GateCheck
 from gpusight.comparison.gate_limits import limit_of
 from gpusight.comparison.significance import Basis, ChangeVerdict, MeasuredChange
 from gpusight.render.cell_text import display_width
-from gpusight.render.gate_view import COMMAND_LINE, error_junit, to_junit, to_markdown
+from gpusight.render.gate_reports import error_junit, to_junit, to_markdown
+from gpusight.render.gate_view import COMMAND_LINE
 from gpusight.render.result_view import GateView
 from gpusight.render.table_layout import TableOptions
 from gpusight.results import Fmt
@@ -269,7 +270,7 @@ def test_an_improvement_that_may_be_chance() -> None:
     )
     text = to_text(gate(lucky), None)
     assert "low enough, but the change is not significant; interval from the steps of one" in text
-    assert "; kernel_time varies less, this needs more than 100 captures per side" in text
+    assert "; more than 100 captures per side would settle it" in text
 
 
 def test_one_sample_per_side_has_no_interval() -> None:

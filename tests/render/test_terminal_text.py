@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import shlex
 import textwrap
 
 import pytest
 
 from gpusight.render.cell_text import display_width
-from gpusight.render.terminal_text import INDENT, code_lines, command_lines
+from gpusight.render.terminal_text import INDENT, code_lines, command_lines, wrapped_lines
 from gpusight.rules.registry import kernel_rules, timeline_rules
 
 RULES = {**timeline_rules(), **kernel_rules()}
@@ -59,3 +60,11 @@ def test_a_broken_command_is_the_same_command(width: int, lead: str) -> None:
 
 def test_a_command_with_an_open_quote_is_left_alone() -> None:
     assert command_lines("echo it's", 6) == ["echo it's"]
+
+
+@pytest.mark.parametrize("width", range(12, 40))
+def test_a_number_is_not_wrapped_away_from_its_unit(width: int) -> None:
+    text = "1 launch took 131 µs, 2.5 GB and 11.2 ms of it; 3 steps"
+    lines = [line.text for line in wrapped_lines(text, width, "")]
+    assert " ".join(lines) == text
+    assert not any(re.match(r"(?:µs|GB|ms)\b", line) for line in lines)

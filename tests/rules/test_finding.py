@@ -40,10 +40,11 @@ def finding(rule: str, recoverable_ns: float | None) -> TimelineFinding:
 def test_the_text_names_the_group_where_the_rule_has_too_few_pairs() -> None:
     own = PastPredictions("host-sync", 5, 2, 0.07, 0.23)
     assert own.text("host-sync") == (
-        "Similar fixes: within 7% of the measured time (median of 5 captures, 2 programs; "
-        "worst 23%)"
+        "Step times predicted for similar fixes were 7% off (median of 5 captures, 2 programs; "
+        "worst 23% off)"
     )
-    assert own.text("alloc-churn").startswith("Similar fixes (host-sync): ")
+    assert " similar fixes (host-sync) were 7% off" in own.text("alloc-churn")
+    assert "worst 155x too long)" in PastPredictions("copies", 9, 2, 0.1, 154.4).text("x")
     assert "3 captures, 1 program;" in PastPredictions("copies", 3, 1, 0.1, 0.2).text("x")
 
 
@@ -65,7 +66,7 @@ def test_explain_details_and_json_show_it_and_the_first_screen_does_not(
     assert timeline is not None
     first = timeline.plan[0]
     assert first.similar_fixes is not None
-    shown = "Similar fixes"
+    shown = "predicted for similar fixes"
     assert shown in diagnosis.explain(1).to_text()
     assert shown in diagnosis.to_markdown(details=True)
     assert shown not in diagnosis.to_text()

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import gpusight as gs
-from gpusight.analysis.profiler_correction import correction_of, without_profiler
+from gpusight.analysis.corrected_trace import correction_of
+from gpusight.analysis.profiler_correction import without_profiler
 from gpusight.analysis.steps.step_list import known_pace
 from gpusight.errors import GpusightError, UsageError
 from gpusight.pace import MESSAGE, Pace, sidecar_path

@@ -363,7 +363,7 @@ def test_names_are_distinct_and_bounded() -> None:
 
 def test_a_stretch_of_time_has_a_flame_graph_that_is_that_of_hotspots() -> None:
     trace = loader_trace()
-    window = {"start": 20 * MS, "end": 60 * MS}
+    window = {"start": 20 * MS, "end": 60 * MS, "track": ""}
     with asking(loader_trace()) as client:
         answer = client.answer("captures/0/flame", **window, of="idle", by="line")
         made = hotspots(trace, of="idle", by="line", window=(20 * MS, 60 * MS))
@@ -388,15 +388,16 @@ def test_a_stretch_of_time_has_a_flame_graph_that_is_that_of_hotspots() -> None:
             {"of": "x", "by": "line"},
             {"of": "idle", "by": "x"},
             {"of": "y" * 99, "by": "line"},
-            {"of": "idle", "by": "line", "device": 9},
+            {"of": "idle", "by": "line", "track": "gpu9/ledger"},
+            {"of": "idle", "by": "line", "track": "gpu0/ledger,gpu0/stream7"},
         ):
-            status, _ = client.refusal("captures/0/flame", **window, **wrong)
+            status, _ = client.refusal("captures/0/flame", **(window | wrong))
             assert status == 400
 
 
 def test_without_stacks_the_flame_graph_says_how_to_record_them(built: Asking) -> None:
-    answer = built.answer("captures/0/flame", **WHOLE, of="idle", by="line")
+    answer = built.answer("captures/0/flame", **WHOLE, track="", of="idle", by="line")
     assert answer["columns"] is None
     assert "gpusight record" in answer["message"]
-    ranges = built.answer("captures/0/flame", **WHOLE, of="idle", by="range")
+    ranges = built.answer("captures/0/flame", **WHOLE, track="", of="idle", by="range")
     assert "step_#" in ranges["columns"]["names"]

@@ -59,11 +59,11 @@ export class Client {
     return this.json(`captures/${id}/measure`, stretch(range), signal);
   }
 
-  /** Stacks of a time range as a flame graph, of all GPUs or one. */
+  /** Stacks of a time range as a flame graph, of all tracks or one. */
   flame(
-    id: number, range: TimeRange, of: string, by: string, device: string, signal?: AbortSignal,
+    id: number, range: TimeRange, of: string, by: string, track: string, signal?: AbortSignal,
   ): Promise<FlameInfo> {
-    return this.json(`captures/${id}/flame`, { of, by, ...(device && { device }), ...stretch(range) }, signal);
+    return this.json(`captures/${id}/flame`, { of, by, track, ...stretch(range) }, signal);
   }
 
   findings(id: number, signal?: AbortSignal): Promise<Findings> {

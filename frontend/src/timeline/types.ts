@@ -161,7 +161,7 @@ export interface Measure {
   readonly kernels: readonly { readonly name: string; readonly count: number; readonly total_ns: number }[];
 }
 
-/** GET api/captures/{id}/flame?start=&end=&of=&by=&device= */
+/** GET api/captures/{id}/flame?start=&end=&of=&by=&track= */
 export interface FlameInfo {
   /** Null where there is nothing to show; `message` has the reason. */
   readonly columns: Columns | null;

@@ -157,7 +157,11 @@ def _notes(
 ) -> tuple[str, ...]:
     inside = scope.window.intervals
     spans = list(zip(inside.starts.tolist(), inside.ends.tolist(), strict=True))
-    notes = [*scope.notes, *graph_notes(trace), *lost_work_notes(trace, spans)]
+    notes = [
+        *scope.notes,
+        *graph_notes(trace, scope.selection.time),
+        *lost_work_notes(trace, spans),
+    ]
     if isinstance(times, NotApplicable):
         notes.append(times.reason)
     notes += overhead_note(scope, times)

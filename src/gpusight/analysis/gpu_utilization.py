@@ -309,7 +309,7 @@ def _report(
         tuple(_facts(chosen, gpus, edges)),
         tuple(sections),
         meta={"path": trace.meta.path, "start_ns": chosen.start_ns, "end_ns": chosen.end_ns},
-        notes=(*chosen.notes, *graph_notes(trace), AS_RECORDED),
+        notes=(*chosen.notes, *graph_notes(trace, chosen.time), AS_RECORDED),
         window=chosen.text,
     )
 

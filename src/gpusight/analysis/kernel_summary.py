@@ -10,9 +10,10 @@ import polars as pl
 from gpusight.analysis.aggregates import DURATION, names_of, share_of, timing, timing_fields
 from gpusight.analysis.kernel_behavior import kinds_of
 from gpusight.analysis.recording_advice import advice_for
-from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
+from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection, TimeWindow
 from gpusight.naming.kernel_names import classify, unique_short_names
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
+from gpusight.trace.schema_gpu import BLOCK, GRID
 from gpusight.units import TIME_UNITS
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def kernels(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | No
         .with_columns(share_of(pl.col("total_ns"), pl.col("total_ns").sum()).alias("share"))
         .collect()
     )
-    notes = [*scope.notes, *graph_notes(trace)]
+    notes = [*scope.notes, *graph_notes(trace, selection.time)]
     if rows.is_empty() and selection:
         notes.append("no kernels were launched in the selection")
     return TableResult(
@@ -148,14 +149,28 @@ def no_kernels(trace: Trace, command: str) -> NotApplicable:
     return NotApplicable(command, "the capture has no GPU kernels", advice.kernels)
 
 
-def graph_notes(trace: Trace) -> tuple[str, ...]:
-    """Warn when kernels ran inside CUDA graphs that were traced per graph, not per node."""
+def graph_notes(trace: Trace, window: TimeWindow | None = None) -> tuple[str, ...]:
+    """Warn when kernels ran inside CUDA graphs that were traced per graph, not per node.
+
+    Of a window, those graphs count that ran in it.
+    """
     if not trace.has("graph_launches"):
         return ()
-    count = trace.row_count("graph_launches")
-    hidden = "CUDA graph launches were traced per graph: their kernels are not in this capture"
+    total = trace.row_count("graph_launches")
+    count = total if window is None else _running(trace, window)
+    if not count:
+        launches = "launch is" if total == 1 else "launches are"
+        return (f"{total:,} CUDA graph {launches} outside the window",)
+    launches, kernels = ("launch was", "its") if count == 1 else ("launches were", "their")
+    hidden = f"{launches} traced per graph: {kernels} kernels are not in this capture"
     hint = advice_for(trace.meta).graphs
-    return (f"{count:,} {hidden}; {hint}" if hint else f"{count:,} {hidden}",)
+    return (f"{count:,} CUDA graph {hidden}" + (f"; {hint}" if hint else ""),)
+
+
+def _running(trace: Trace, window: TimeWindow) -> int:
+    graphs = trace.table("graph_launches", ["start_ns", "end_ns"])
+    inside = (pl.col("start_ns") < window.end_ns) & (pl.col("end_ns") > window.start_ns)
+    return graphs.filter(inside).height
 
 
 def _with_names(trace: Trace, frame: pl.DataFrame, names: list[str]) -> pl.DataFrame:
@@ -252,8 +267,6 @@ def _totals_notes(trace: Trace, names: list[str]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-GRID = ("grid_x", "grid_y", "grid_z")
-BLOCK = ("block_x", "block_y", "block_z")
 SHAPE = (*GRID, *BLOCK)
 
 

@@ -277,13 +277,16 @@ def _launched(trace: Trace) -> pl.DataFrame:
         work = trace.table(table, ["start_ns", "end_ns", "device", "process", "correlation"])
         # A correlation of 0 is none: the driver moved memory on its own account.
         correlation = work["correlation"]
-        correlation = correlation.set((correlation == 0).fill_null(value=False), None)
+        none = (correlation == 0).fill_null(value=False)
+        correlation = correlation.set(none, None) if none.any() else correlation
         call = optional(index.find(work["process"], correlation))
-        start, thread, process = (api[c].gather(call) for c in ("start_ns", "thread", "process"))
+        process = work["process"]
+        if process.null_count():
+            process = _or_else(process, api["process"].gather(call))
         columns = {
-            "launch_ns": start.zip_with(start.is_not_null(), work["start_ns"]),
-            "process": work["process"].zip_with(work["process"].is_not_null(), process),
-            "thread": thread,
+            "launch_ns": _or_else(api["start_ns"].gather(call), work["start_ns"]),
+            "process": process,
+            "thread": api["thread"].gather(call),
             "start_ns": work["start_ns"],
             "end_ns": work["end_ns"],
             "device": work["device"],
@@ -291,7 +294,13 @@ def _launched(trace: Trace) -> pl.DataFrame:
             "row": np.arange(work.height, dtype=np.int64),
         }
         parts.append(pl.DataFrame(columns, schema=_SCHEMA))
-    return pl.concat(parts).sort("launch_ns", maintain_order=True)
+    every = pl.concat(parts[1:] or parts, rechunk=True)
+    return every if every["launch_ns"].is_sorted() else every.sort("launch_ns", maintain_order=True)
+
+
+def _or_else(values: pl.Series, others: pl.Series) -> pl.Series:
+    """Take others where values are null."""
+    return values.zip_with(values.is_not_null(), others) if values.null_count() else values
 
 
 def took_ns(work: pl.DataFrame, steps: Sequence[TraceStep]) -> Ints:

@@ -81,7 +81,7 @@ def list_launches(
     work = SelectedWork(rows.sort("start_ns", maintain_order=True), work.labels)
     frame = _rows(trace, work)
     found_by = work.found()
-    notes = [*scope.notes, *work.notes, *graph_notes(trace)]
+    notes = [*scope.notes, *work.notes, *graph_notes(trace, scope.selection.time)]
     unknown = frame["call"].null_count()
     if unknown:
         notes.append(f"{unknown:,} GPU activities have no launching call in the capture")

@@ -316,13 +316,13 @@ def replayed(
 WHATIF_FACTS = (
     Field("window", "Window", Fmt.TEXT, "Steps and step time of the window"),
     Field("measured_ns", "Measured", Fmt.TIME, "Length of the window as measured"),
-    Field("step_before_ns", "Step time", Fmt.TIME, "Mean step time as measured"),
+    Field("step_before_ns", "Step time", Fmt.TIME, "Mean step time without the changes"),
     Field("step_after_ns", "Predicted", Fmt.TIME, "Predicted step time with all changes"),
     Field("changed_ns", "Predicted", Fmt.TIME, "Predicted length of the window with all changes"),
     Field("saved_ns", "Saved", Fmt.TIME, "Time that all changes save together, per step"),
     Field("share", "Saved %", Fmt.SHARE, "The same as a share of the time"),
     Field("speedup", "Speedup", Fmt.TEXT, "Time before divided by time after"),
-    Field("error", "Replay check", Fmt.TEXT, "Error of the simulation without changes"),
+    Field("error", "Simulation error", Fmt.TEXT, "Error of the simulation without changes"),
 )
 CHANGE_FIELDS = (
     Field("after_ns", "Incremental", Fmt.TIME, "Saved after the changes above, per step"),
@@ -332,10 +332,10 @@ CHANGE_FIELDS = (
 )
 LEDGER_FIELDS = (
     Field("device", "GPU", Fmt.ID, "Which GPU"),
-    Field("before_ns", "Measured", Fmt.TIME, "Time of the entry as measured, per step"),
+    Field("before_ns", "Before", Fmt.TIME, "Time of the entry without the changes, per step"),
     Field("after_ns", "Predicted", Fmt.TIME, "Time of the entry with all changes, per step"),
     Field("delta_ns", "Change", Fmt.TIME, "The difference, per step"),
-    Field("before_share", "% measured", Fmt.SHARE, "Share of the measured time"),
+    Field("before_share", "% before", Fmt.SHARE, "Share of that time"),
     Field("after_share", "% predicted", Fmt.SHARE, "Share of the predicted time"),
     Field("entry", "Cause", Fmt.TEXT, "Ledger entry"),
 )
@@ -382,7 +382,7 @@ def _facts(result: WhatIf) -> tuple[Fact, ...]:
         "saved_ns": result.saved_ns,
         "share": result.share,
         "speedup": speedup,
-        "error": f"unchanged program: {format_share(result.error)} off",
+        "error": f"{format_share(result.error)} (unchanged program)",
     }
     if result.steps:
         values |= {

@@ -12,12 +12,13 @@ import polars as pl
 
 from gpusight.analysis import capture_completeness
 from gpusight.analysis.capture_info import device_names
+from gpusight.analysis.corrected_trace import correction_of
 from gpusight.analysis.gpu_schedule import build_schedule
 from gpusight.analysis.kernel_summary import graph_notes
 from gpusight.analysis.launch_index import launched, of_process
 from gpusight.analysis.ledger.device_ledger import account
 from gpusight.analysis.ledger.idle_causes import host_time
-from gpusight.analysis.profiler_correction import correction_of, without_profiler
+from gpusight.analysis.profiler_correction import without_profiler
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.replay.changes import set_duration
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection
@@ -339,7 +340,7 @@ def _diagnosed(of: _StepWork) -> _Diagnosed:
 
 
 def _digest_notes(of: _StepWork) -> tuple[str, ...]:
-    notes = [*of.trace.warnings, *of.focus.notes, *graph_notes(of.trace)]
+    notes = [*of.trace.warnings, *of.focus.notes, *graph_notes(of.trace, of.focus.time)]
     selection = of.selection
     if selection.within is not None:
         notes.append(f"only the range {selection.within}")

@@ -30,6 +30,7 @@ typedef enum { WHOLE = 0, REAL = 1, BYTES = 2 } ColumnType;
 typedef struct {
     ColumnType type;
     int64_t length, capacity, nulls;
+    int is_part; /* its values lie in a larger column: they neither move nor grow */
     void *values;     /* int64_t or double of each row; of bytes, where each ends, after a first 0 */
     uint8_t *valid;   /* a bit for each row; NULL as long as all have a value */
     uint8_t *content; /* of bytes: all of them, one row after the other */
@@ -42,6 +43,11 @@ int column_reserve(Column *column);
 int column_finish_null(Column *column);
 int column_add_bytes(Column *column, const uint8_t *bytes, int64_t length);
 void column_free(Column *column);
+/* Begin a column of numbers that has all its rows already, none of them null; 0 where memory is short. */
+int column_of_rows(ColumnType type, int64_t rows, ArrowSchema *schema, ArrowArray *array);
+/* Begin to fill `rows` rows of such a column from `first` on, and take over which of them are null. */
+Column column_part(ColumnType type, const ArrowArray *array, int64_t first, int64_t rows);
+void column_end_part(const Column *part, ArrowArray *array, int64_t first);
 /* Hand a column over; it is empty afterwards. 0 where memory is short. */
 int column_export(Column *column, ArrowSchema *schema, ArrowArray *array);
 

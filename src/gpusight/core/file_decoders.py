@@ -21,7 +21,11 @@ WHOLE, REAL, BYTES = range(3)
 _COUNT, _BUFFER = ctypes.c_int64, ctypes.c_void_p
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "sqlite_leaves": (*[_COUNT] * 6, *[_BUFFER] * 2),
-    "sqlite_rows": (*[_COUNT] * 4, *[_BUFFER] * 2, *[_COUNT] * 3, *[_BUFFER] * 5),
+    "sqlite_columns": (*[_COUNT] * 4, _BUFFER, *[_COUNT] * 2, *[_BUFFER] * 3),
+    "sqlite_rows": (
+        *(*[_COUNT] * 4, *[_BUFFER] * 2, *[_COUNT] * 3, *[_BUFFER] * 3),
+        *(_COUNT, *[_BUFFER] * 4),
+    ),
     "chrome_events": (_BUFFER, *[_COUNT] * 3, _BUFFER, _COUNT, *[_BUFFER] * 5),
     "message_fields": (_BUFFER, *[_COUNT] * 2, *[_BUFFER] * 3),
     "join_parts": (_BUFFER, *[_COUNT] * 2, *[_BUFFER] * 2, _COUNT, _BUFFER),
@@ -130,10 +134,44 @@ def sqlite_leaves(file: SqliteFile, root: int) -> SqliteLeaves | None:
     return None if count is None else SqliteLeaves(count, leaves, last_keys)
 
 
+class SqliteColumns:
+    """The columns of numbers of a whole table, which several threads fill at once."""
+
+    def __init__(self, rows: int, types: Sequence[int], schemas: Any, arrays: Any) -> None:
+        self.rows = rows
+        self.arrays = arrays
+        self._types = types
+        self._columns = [ArrowColumn(schemas[i], arrays[i]) for i in range(len(types))]
+
+    def finished(self, nulls: Sequence[int]) -> list[ArrowColumn | None]:
+        """Give the columns, with so many nulls each, once all rows are there; None for texts."""
+        for array, count in zip(self.arrays, nulls, strict=True):
+            array.counts[1] = count
+        pairs = zip(self._columns, self._types, strict=True)
+        return [None if kind == BYTES else column for column, kind in pairs]
+
+
+def sqlite_columns(
+    file: SqliteFile, leaves: SqliteLeaves, types: Sequence[int]
+) -> SqliteColumns | None:
+    """Make room for columns of all rows, where row ids count from 1: only then it is known."""
+    function = _function("sqlite_columns")
+    if function is None:
+        return None
+    width = len(types)
+    schemas, arrays = (_Schema * width)(), (_Array * width)()
+    kinds = (ctypes.c_int64 * width)(*types)
+    rows = _count(function(*file, leaves.pages, leaves.leaves, width, kinds, schemas, arrays))
+    return None if rows is None else SqliteColumns(rows, types, schemas, arrays)
+
+
 class SqliteRows(NamedTuple):
     """Columns of some rows."""
 
     columns: list[ArrowColumn]
+    """Those that are not in the columns of the whole table."""
+    nulls: list[int]
+    """How many values of each are null."""
     overflow_pages: int
     """How many pages besides the leaves were read."""
 
@@ -144,37 +182,35 @@ def sqlite_rows(
     some: range,
     ordinals: Sequence[int],
     types: Sequence[int],
+    whole: SqliteColumns | None = None,
 ) -> SqliteRows | None:
     """Decode columns, by their place in the table (-1 for the row id), of the rows on some leaves.
 
-    Text comes as its bytes.
+    Text comes as its bytes. Numbers go into the columns of the whole table where there are some.
     """
     function = _function("sqlite_rows")
-    if function is None or not 0 <= some.start <= some.stop <= leaves.leaves:
+    if function is None or not 0 <= some.start < some.stop <= leaves.leaves:
         return None
     width = len(ordinals)
     schemas, arrays = (_Schema * width)(), (_Array * width)()
-    overflow = ctypes.c_int64()
+    nulls, overflow = (ctypes.c_int64 * width)(), ctypes.c_int64()
     places, kinds = (ctypes.c_int64 * width)(*ordinals), (ctypes.c_int64 * width)(*types)
     rows = _count(
         function(
-            *file,
-            leaves.pages,
-            leaves.last_keys,
-            some.start,
-            len(some),
-            width,
-            places,
-            kinds,
-            schemas,
-            arrays,
-            ctypes.byref(overflow),
+            *(*file, leaves.pages, leaves.last_keys, some.start, len(some)),
+            *(width, places, kinds),
+            *((None, 0) if whole is None else (whole.arrays, whole.rows)),
+            *(schemas, arrays, nulls, ctypes.byref(overflow)),
         )
     )
     if rows is None:
         return None
-    columns = [ArrowColumn(schemas[i], arrays[i]) for i in range(width)]
-    return SqliteRows(columns, overflow.value)
+    columns = [
+        ArrowColumn(schemas[i], arrays[i])
+        for i in range(width)
+        if whole is None or types[i] == BYTES
+    ]
+    return SqliteRows(columns, list(nulls), overflow.value)
 
 
 EVENT_COLUMNS = (

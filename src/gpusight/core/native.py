@@ -26,6 +26,7 @@ _HOST_TIME = (*[_COUNT, _BUFFER] * 2, *[_BUFFER] * 2, _COUNT, *[_BUFFER] * 2, *[
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "enclosing": (None, _COUNT, *[_BUFFER] * 4),
     "host_spent": (ctypes.c_int, *_HOST_TIME, _COUNT, *[_BUFFER] * 4),
+    "innermost": (ctypes.c_int, _COUNT, *[_BUFFER] * 3, _COUNT, _BUFFER, _COUNT, *[_BUFFER] * 4),
     "inside": (None, _COUNT, *[_BUFFER] * 2, _COUNT, _BUFFER, _COUNT, _BUFFER),
     "ledger_sums": (
         ctypes.c_int,
@@ -102,6 +103,26 @@ def enclosing(starts: Ints, ends: Ints, threads: Ints) -> Ints | None:
     outer = np.empty(n, np.int64)
     _call(function, n, _ints(starts, n), _ints(ends, n), _ints(threads, n), outer)
     return outer
+
+
+def innermost(
+    intervals: tuple[Ints, Ints, Ints], first: Ints, codes: Ints, times: Ints
+) -> tuple[Ints, NDArray[np.bool_]] | None:
+    """Find the innermost interval open at each time on a thread, and whether that was reached.
+
+    `intervals` are start, end and the position of the one around; `first` is where each thread
+    begins among them, and where the last one ends.
+    """
+    function = _function("innermost")
+    if function is None:
+        return None
+    n, m = len(intervals[0]), len(times)
+    places, is_found = np.empty(m, np.int64), np.empty(m, np.bool_)
+    columns = [_ints(column, n) for column in intervals]
+    wanted = [_ints(column, m) for column in (codes, times)]
+    threads = len(first) - 1
+    _call(function, n, *columns, threads, _ints(first, threads + 1), m, *wanted, places, is_found)
+    return places, is_found
 
 
 def search(values: Ints, times: Ints, *, right: bool) -> Ints | None:

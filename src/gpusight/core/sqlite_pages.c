@@ -13,6 +13,7 @@
 #if defined(_WIN32)
 /* The file numbers of Python need not be those of this library's C runtime: there, SQLite reads. */
 GPUSIGHT_API int64_t gpusight_sqlite_leaves(void) { return GPUSIGHT_BAD_INPUT; }
+GPUSIGHT_API int64_t gpusight_sqlite_columns(void) { return GPUSIGHT_BAD_INPUT; }
 GPUSIGHT_API int64_t gpusight_sqlite_rows(void) { return GPUSIGHT_BAD_INPUT; }
 #else
 
@@ -33,6 +34,11 @@ typedef struct {
     int fd;
     int64_t pages, page_size, usable;
 } Database;
+
+static int is_database(int64_t pages, int64_t page_size, int64_t usable)
+{
+    return pages >= 1 && page_size >= 512 && page_size <= 65536 && usable >= 480 && usable <= page_size;
+}
 
 static int read_pages(const Database *db, int64_t first, int64_t count, uint8_t *buffer)
 {
@@ -144,7 +150,7 @@ static int64_t walk(Walk *w, int64_t page, int depth, int64_t last_key)
 GPUSIGHT_API int64_t gpusight_sqlite_leaves(int64_t fd, int64_t pages, int64_t page_size, int64_t usable, int64_t root,
                                             int64_t capacity, int64_t *leaves, int64_t *last_keys)
 {
-    if (pages < 1 || page_size < 512 || page_size > 65536 || usable < 480 || usable > page_size)
+    if (!is_database(pages, page_size, usable))
         return GPUSIGHT_BAD_INPUT;
     Database db = {(int)fd, pages, page_size, usable};
     Walk w = {.db = &db, .capacity = capacity, .leaves = leaves, .last_keys = last_keys, .leaf_depth = -1};
@@ -166,6 +172,7 @@ typedef struct {
     uint8_t *row_ids; /* of each wanted column, whether it is another name of the row id */
     uint8_t *record, *page; /* a payload that goes on in overflow pages, and one of these */
     int64_t record_capacity, overflow_used;
+    int64_t last_row; /* where row ids have to count from 1 to here; else 0 */
 } Reader;
 
 /* Append a value of a record; returns 0 if it is not of the column's type, -1 where memory is short. */
@@ -293,6 +300,8 @@ static int64_t add_leaf(Reader *r, const uint8_t *page, int64_t *previous, int *
         taken += at - cell + stored;
         if (taken > usable || (*any && row_id <= *previous) || row_id > last_key)
             return GPUSIGHT_BAD_INPUT;
+        if (r->last_row && (row_id != (*any ? *previous + 1 : 1) || row_id > r->last_row))
+            return GPUSIGHT_BAD_INPUT;
         *previous = row_id;
         *any = 1;
         const uint8_t *record = at;
@@ -332,8 +341,87 @@ static int64_t add_leaves(Reader *r, const int64_t *leaves, const int64_t *last_
             int64_t failed = add_leaf(r, buffer + k * r->db.page_size, &previous, &any, last_keys[i], values);
             if (failed)
                 return failed;
+            if (r->last_row && last_keys[i] != INT64_MAX && previous != last_keys[i])
+                return GPUSIGHT_BAD_INPUT;
             previous = last_keys[i];
             any = 1;
+        }
+    }
+    return GPUSIGHT_DONE;
+}
+
+/* Begin columns for all rows of a table whose row ids count from 1; they are filled by gpusight_sqlite_rows.
+ *
+ * Returns how many rows those are, going by the last leaf: whether the ids count on shows while they are filled.
+ */
+GPUSIGHT_API int64_t gpusight_sqlite_columns(int64_t fd, int64_t pages, int64_t page_size, int64_t usable,
+                                             const int64_t *leaves, int64_t count, int64_t columns,
+                                             const int64_t *types, ArrowSchema *schemas, ArrowArray *arrays)
+{
+    if (!is_database(pages, page_size, usable) || count < 1)
+        return GPUSIGHT_BAD_INPUT;
+    Database db = {(int)fd, pages, page_size, usable};
+    uint8_t *page = allocate(1, (size_t)page_size);
+    if (page == NULL)
+        return GPUSIGHT_NO_MEMORY;
+    uint64_t rows = 0, payload;
+    if (is_page(&db, leaves[count - 1]) && read_pages(&db, leaves[count - 1], 1, page)) {
+        int64_t cells = number_of(page + 3, 2);
+        if (page[0] == LEAF && cells && 8 + 2 * cells <= usable) {
+            const uint8_t *at = page + number_of(page + 6 + 2 * cells, 2), *end = page + usable;
+            if (at < end && (at = varint(at, end, &payload)) != NULL && varint(at, end, &rows) == NULL)
+                rows = 0;
+        }
+    }
+    free(page);
+    /* A row takes at least two bytes of the index of its page, its length and its id. */
+    if (rows < 1 || rows > (uint64_t)count * (uint64_t)(usable / 4))
+        return GPUSIGHT_BAD_INPUT;
+    for (int64_t c = 0; c < columns; c++)
+        if (types[c] != BYTES && !column_of_rows((ColumnType)types[c], (int64_t)rows, &schemas[c], &arrays[c])) {
+            while (c--)
+                if (types[c] != BYTES)
+                    arrays[c].release(&arrays[c]);
+            return GPUSIGHT_NO_MEMORY;
+        }
+    return (int64_t)rows;
+}
+
+/* Give each wanted column its place: a part of a column of the whole table, or a column of its own. */
+static int begin_columns(Reader *r, const int64_t *ordinals, const int64_t *types, const ArrowArray *whole,
+                         int64_t first_row, int64_t rows)
+{
+    r->wanted = calloc((size_t)r->columns, sizeof *r->wanted);
+    r->row_ids = calloc((size_t)r->columns, 1);
+    r->place = allocate(r->width, sizeof *r->place);
+    r->page = allocate(1, (size_t)r->db.page_size);
+    if (!r->wanted || !r->row_ids || !r->place || !r->page)
+        return 0;
+    memset(r->place, 0xff, (size_t)r->width * sizeof *r->place);
+    for (int64_t c = 0; c < r->columns; c++) {
+        r->wanted[c].type = (ColumnType)types[c];
+        if (whole != NULL && types[c] != BYTES)
+            r->wanted[c] = column_part((ColumnType)types[c], &whole[c], first_row, rows);
+        r->row_ids[c] = ordinals[c] < 0;
+        if (ordinals[c] >= 0)
+            r->place[ordinals[c]] = (int32_t)c;
+    }
+    return 1;
+}
+
+/* Hand over what was decoded. */
+static int64_t end_columns(Reader *r, ArrowArray *whole, int64_t first_row, ArrowSchema *schemas, ArrowArray *arrays,
+                           int64_t *nulls)
+{
+    for (int64_t c = 0; c < r->columns; c++) {
+        nulls[c] = r->wanted[c].nulls;
+        if (r->wanted[c].is_part)
+            column_end_part(&r->wanted[c], &whole[c], first_row);
+        else if (!column_export(&r->wanted[c], &schemas[c], &arrays[c])) {
+            while (c--)
+                if (arrays[c].release != NULL)
+                    arrays[c].release(&arrays[c]);
+            return GPUSIGHT_NO_MEMORY;
         }
     }
     return GPUSIGHT_DONE;
@@ -342,15 +430,17 @@ static int64_t add_leaves(Reader *r, const int64_t *leaves, const int64_t *last_
 /* Decode columns of the rows on `count` leaves from the `first` on.
  *
  * Of each column, `ordinals` has its place in the table, or -1 for the row id, and `types` its ColumnType. Writes an
- * Arrow array for each, and to `overflow` how many overflow pages were read. Returns the number of rows.
+ * Arrow array for each, to `nulls` how many of its values are null, and to `overflow` how many overflow pages were
+ * read. Where there is a `whole` (from gpusight_sqlite_columns, of `total` rows), numbers are written there instead.
+ * Returns the number of rows.
  */
 GPUSIGHT_API int64_t gpusight_sqlite_rows(int64_t fd, int64_t pages, int64_t page_size, int64_t usable,
                                           const int64_t *leaves, const int64_t *last_keys, int64_t first, int64_t count,
                                           int64_t columns, const int64_t *ordinals, const int64_t *types,
-                                          ArrowSchema *schemas, ArrowArray *arrays, int64_t *overflow)
+                                          ArrowArray *whole, int64_t total, ArrowSchema *schemas, ArrowArray *arrays,
+                                          int64_t *nulls, int64_t *overflow)
 {
-    if (pages < 1 || page_size < 512 || page_size > 65536 || usable < 480 || usable > page_size || columns < 1 ||
-        columns > MAX_COLUMNS)
+    if (!is_database(pages, page_size, usable) || columns < 1 || columns > MAX_COLUMNS || count < 1)
         return GPUSIGHT_BAD_INPUT;
     Reader r = {.db = {(int)fd, pages, page_size, usable}, .columns = columns};
     for (int64_t c = 0; c < columns; c++) {
@@ -359,31 +449,26 @@ GPUSIGHT_API int64_t gpusight_sqlite_rows(int64_t fd, int64_t pages, int64_t pag
             return GPUSIGHT_BAD_INPUT;
         r.width = max_i64(r.width, ordinals[c] + 1);
     }
-    r.wanted = calloc((size_t)columns, sizeof *r.wanted);
-    r.row_ids = calloc((size_t)columns, 1);
-    r.place = allocate(r.width, sizeof *r.place);
-    r.page = allocate(1, (size_t)page_size);
+    int64_t first_row = 0, rows = 0;
+    if (whole != NULL) {
+        first_row = first > 0 ? last_keys[first - 1] : 0;
+        rows = min_i64(last_keys[first + count - 1], total) - first_row;
+        if (first_row < 0 || rows < 1)
+            return GPUSIGHT_BAD_INPUT;
+        r.last_row = first_row + rows;
+    }
     Value *values = calloc((size_t)columns, sizeof *values);
     uint8_t *buffer = allocate(PAGES_AT_ONCE, (size_t)page_size);
     int64_t result = GPUSIGHT_NO_MEMORY;
-    if (r.wanted && r.row_ids && r.place && r.page && values && buffer) {
-        memset(r.place, 0xff, (size_t)r.width * sizeof *r.place);
-        for (int64_t c = 0; c < columns; c++) {
-            r.wanted[c].type = (ColumnType)types[c];
-            r.row_ids[c] = ordinals[c] < 0;
-            if (ordinals[c] >= 0)
-                r.place[ordinals[c]] = (int32_t)c;
-        }
+    if (begin_columns(&r, ordinals, types, whole, first_row, rows) && values && buffer) {
         result = add_leaves(&r, leaves, last_keys, first, count, buffer, values);
-        if (result == GPUSIGHT_DONE)
-            result = r.wanted[0].length;
-        for (int64_t c = 0; result >= 0 && c < columns; c++)
-            if (!column_export(&r.wanted[c], &schemas[c], &arrays[c])) {
-                while (c--)
-                    arrays[c].release(&arrays[c]);
-                result = GPUSIGHT_NO_MEMORY;
-                break;
-            }
+        if (result == GPUSIGHT_DONE && whole != NULL && r.wanted[0].length != rows)
+            result = GPUSIGHT_BAD_INPUT;
+        if (result == GPUSIGHT_DONE) {
+            int64_t length = r.wanted[0].length;
+            result = end_columns(&r, whole, first_row, schemas, arrays, nulls);
+            result = result == GPUSIGHT_DONE ? length : result;
+        }
     }
     for (int64_t c = 0; r.wanted && c < columns; c++)
         column_free(&r.wanted[c]);

@@ -23,7 +23,6 @@ MAX_CELL_CHARS = 400
 _PIECES = re.compile(r"[A-Za-z]+|[0-9]+|[^\sA-Za-z0-9]")
 _LETTERS_PER_TOKEN = 5
 _DIGITS_PER_TOKEN = 3
-_CODE_SPANS = re.compile(r"`([^`]*)`")
 
 
 def quoted(text: object, most: int = MAX_NAME_CHARS) -> str:

@@ -14,7 +14,7 @@ the rest is in kernel_names.FILLERS.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 # ruff: noqa: E501  (one row a line, however long its alternatives)
@@ -408,14 +408,18 @@ PATTERNS: tuple[KernelPattern, ...] = (
 # fmt: on
 
 
-_COMPILED = [
-    (row, re.compile(row.pattern), re.compile(row.args) if row.args else None) for row in PATTERNS
-]
+@cache
+def _compiled() -> list[tuple[KernelPattern, re.Pattern[str], re.Pattern[str] | None]]:
+    """Compile the rows once, for the first name: that takes as long as reading a small capture."""
+    return [
+        (row, re.compile(row.pattern), re.compile(row.args) if row.args else None)
+        for row in PATTERNS
+    ]
 
 
 def find(subject: str, args: str, words: str) -> tuple[KernelPattern, tuple[str, ...]]:
     """Return the first row that matches, with what its groups matched."""
-    for row, pattern, args_pattern in _COMPILED:
+    for row, pattern, args_pattern in _compiled():
         match = pattern.search(words if row.words else subject)
         if match is None:
             continue
@@ -452,14 +456,15 @@ ORIGINS: tuple[tuple[str, str], ...] = (
     (
         "cuDNN",
         (
-            r"cudnn|xmma_(?:fprop|dgrad|wgrad|conv)|implicit_convolve_|nchwtonhwc|nhwctonchw"
+            r"cudnn|xmma_(?:fprop|dgrad|wgrad|conv)|(?:im|ex)plicit_convolve_|nchwtonhwc|nhwctonchw"
             r"|\bbn_(?:fw|bw)_"
         ),
     ),
     (
         "cuBLAS",
         (
-            r"cublas|nvjet|xmma|splitkreduce|\d_[sdhcz]gemm|gemv2|gemvx|gemmsn_|gemmk1_"
+            r"cublas|nvjet|xmma|splitkreduce|\d_[sdhcz]gemm|\b[sdhcz]gemm_(?:largek_)?lds\d"
+            r"|gemv2|gemvx|gemmsn_|gemmk1_"
             r"|\b(?:maxwell|volta|turing|ampere|hopper|sm\d{2,3})_\w{0,60}gemm"
         ),
     ),
@@ -469,29 +474,50 @@ ORIGINS: tuple[tuple[str, str], ...] = (
     ),
     ("cuSPARSE", r"cusparse"),
     ("cuSOLVER", r"cusolver"),
+    ("cuTENSOR", r"cutensor"),
     ("CUTLASS", r"cutlass"),
     ("CUB/Thrust", r"\bcub::|thrust::"),
     ("MAGMA", r"magma_"),
     ("RAPIDS", r"cudf::|raft::|cuml::|cugraph::"),
     ("FlashAttention", r"\bflash::|flash_(?:fwd|bwd)_|flashattn(?:fwd|bwd)"),
     ("vLLM", r"\bvllm::"),
-    ("FlashInfer", r"flashinfer"),
+    (
+        "FlashInfer",
+        (
+            r"flashinfer|(?:decode|prefill)with(?:paged|ragged)?kvcachekernel"
+            r"|mergestates?(?:inplace)?kernel\b"
+        ),
+    ),
+    (
+        "TensorRT-LLM",
+        r"tensorrt_llm|\bmoe::dev::|^fmhasm\d{2}|_t\d{2,3}x\d{1,3}x\d{2,3}u\d_s\d",
+    ),
+    ("Transformer Engine", r"\btransformer_engine::"),
+    ("Apex", r"\bapex::|\blayer_norm::ln_(?:fwd|bwd)_"),
+    ("DeepGEMM", r"\bdeep_gemm::"),
+    ("DeepEP", r"\bdeep_ep::|\bep::(?:internode|intranode)::"),
+    ("FBGEMM", r"\bfbgemm_gpu::|permute_pooled_embs_kernel"),
     ("xFormers", r"\bxformers::"),
     ("rocBLAS/hipBLASLt", r"^cijk_|rocblas|hipblas"),
-    ("MIOpen", r"miopen|\bigemm_(?:fwd|bwd|wrw)_gtc"),
+    ("MIOpen", r"miopen|\bigemm_(?:fwd|bwd|wrw)_gtc|^batched_transpose_\d{1,3}x\d|^subtensorop"),
+    ("Composable Kernel", r"\bck(?:_tile)?::"),
     ("rocPRIM/hipCUB", r"\brocprim::|\bhipcub::"),
     ("rocFFT", r"rocfft|^fft_rtc_"),
     ("rocSPARSE", r"\brocsparse"),
     ("rocSOLVER", r"\brocsolver"),
 )
 """Libraries and frameworks, and what their kernel names contain in lower case; the first wins."""
-_ORIGINS = tuple((origin, re.compile(pattern)) for origin, pattern in ORIGINS)
 LIBRARY_KERNELS = r"(?i)" + "|".join(f"(?:{pattern})" for _, pattern in ORIGINS)
 """Matches the kernels that are not the program's own."""
+
+
+@cache
+def _compiled_origins() -> list[tuple[str, re.Pattern[str]]]:
+    return [(origin, re.compile(pattern)) for origin, pattern in ORIGINS]
 
 
 @lru_cache(maxsize=4096)
 def kernel_origin(name: str) -> str | None:
     """Return the library or framework that a kernel belongs to; None for the program's own."""
     text = name.lower().removeprefix("void ")
-    return next((origin for origin, pattern in _ORIGINS if pattern.search(text)), None)
+    return next((origin for origin, pattern in _compiled_origins() if pattern.search(text)), None)

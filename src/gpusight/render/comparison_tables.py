@@ -138,7 +138,8 @@ def _captures(side: ComparedSide) -> str:
 def _steps(side: ComparedSide) -> str:
     times = _span(side.step_ns)
     if side.recorded_step_ns and (recorded := _span(side.recorded_step_ns)) != times:
-        times += f" ({'estimate, ' if side.is_estimate else ''}{recorded} recorded)"
+        about = "about " if side.is_estimate else ""
+        times = f"{about}{times} ({recorded} with the profiler)"
     if not any(side.steps):
         return f"{times}, no steps found"
     counts = [f"{steps:,}" for steps in dict.fromkeys(side.steps)]

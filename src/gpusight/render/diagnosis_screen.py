@@ -49,6 +49,8 @@ _DETAIL = re.compile(
 """Where the numbers of a title start: `explain` and `--details` have them too."""
 _CLAUSE = re.compile(rf"{_DETAIL.pattern}|[:,;] ")
 """Where a title can end without reading cut."""
+_MIN_FINDING_WIDTH = 36
+"""Columns for a kernel and its finding: with fewer, the rows of a report look the same."""
 _MIN_LABEL_WIDTH = 10
 """Columns that the name of a kernel needs to be recognized."""
 _MIN_FITTED_SHARE, _MIN_CLAUSE_SHARE = 0.3, 0.4
@@ -90,7 +92,7 @@ def screen_lines(
     timeline = timeline_of(diagnosis)
     head = _head_lines(summary.diagnosis_head(timeline), look.width)
     head += _ledger_lines(timeline, look)
-    head += note_lines(() if details else timeline.notes, look.width, _MAX_NOTE_LINES)
+    head += note_lines(() if details else _brief_notes(timeline), look.width, _MAX_NOTE_LINES)
     others = max_lines - len(head) - 2 - _min_plan_lines(timeline)
     if isinstance(diagnosis, JoinedDiagnosis):  # the screen has room for one of the two
         below = _joined_rows(diagnosis, look.width, None if details else others)
@@ -106,9 +108,9 @@ _MIN_NAME_WIDTH = 16
 def _head_lines(text: str, width: int | None) -> list[StyledLine]:
     """Wrap the headline to two lines; the name of a file that needs more loses its middle."""
     lines = list(wrapped_lines(text, width, "", "bold"))
-    if len(lines) > _MAX_HEAD_LINES and width is not None:
-        name, _, rest = safe_text(text).partition(": ")
-        room = _MAX_HEAD_LINES * width - width // 4 - display_width(rest)
+    name, _, rest = safe_text(text).partition(": ")
+    if width is not None and (len(lines) > _MAX_HEAD_LINES or display_width(name) >= width):
+        room = min(width - 1, _MAX_HEAD_LINES * width - width // 4 - display_width(rest))
         text = f"{shorten_middle(name, max(_MIN_NAME_WIDTH, room))}: {rest}"
         text = shorten_middle(text, _MAX_HEAD_LINES * width - width // 8)
         lines = list(wrapped_lines(text, width, "", "bold"))[:_MAX_HEAD_LINES]
@@ -118,6 +120,14 @@ def _head_lines(text: str, width: int | None) -> list[StyledLine]:
 def _line(text: str, width: int | None, style: str = "") -> StyledLine:
     text = safe_text(text)
     return StyledLine(text if width is None else shorten_middle(text, width), style)
+
+
+def _brief_notes(timeline: TimelineDiagnosis) -> list[str]:
+    """Give the notes; `--details` has how an estimate of the step time was made."""
+    correction = timeline.correction
+    if correction is None:
+        return list(timeline.notes)
+    return [correction.brief if n == correction.text else n for n in timeline.notes]
 
 
 def _ledger_lines(timeline: TimelineDiagnosis, look: TableOptions) -> Iterator[StyledLine]:
@@ -192,6 +202,8 @@ def _plan_lines(
     if total:
         yield _line(total, look.width, "bold green")
     if note:
+        if display_width(note) > (look.width or len(note)):
+            note = note.rpartition("; ")[2]
         while display_width(note) > (look.width or len(note)) and ", " in note:
             note = f"{note.removesuffix(', …').rpartition(', ')[0]}, …"
         yield StyledLine(cut_line(note, look.width), "dim")
@@ -204,10 +216,7 @@ def _outside_plan_line(
     """Give a finding that is not in the plan; its title loses what is too much for the line."""
     text = summary.outside_plan_text(timeline, finding)
     over = 0 if width is None else display_width(text) - width
-    without = text.replace(", not a fix (", " (")
-    if over > 0 and display_width(text) - display_width(without) >= over:
-        text = without
-    elif over > 0:
+    if over > 0:
         title = _fitted(finding.title, max(1, display_width(finding.title) - over))
         text = summary.outside_plan_text(timeline, replace(finding, title=title))
     return _line(text, width)
@@ -322,6 +331,7 @@ def _kernel_report_rows(
             "Kernel",
             [f"{g.label}: {f.title}" for g, f in zip(shown, firsts, strict=True)],
             can_shorten=True,
+            min_width=_MIN_FINDING_WIDTH,
         ),
         TextColumn.natural(
             "Time", [format_time(g.duration_ns or None, digits=3) for g in shown], right=True

@@ -202,7 +202,7 @@ def no_kernel_finding(diagnosis: KernelReportDiagnosis) -> str:
 def plan_total(diagnosis: TimelineDiagnosis) -> str:
     """Say what all fixes save: `all 4 fixes: 46.9 -> 10.1 ms/step (4.6x)`.
 
-    With an upper bound among them: `all 4 fixes: 46.9 -> down to 10.1 ms/step (up to 4.6x)`. Where
+    With an upper bound among them: `all 4 fixes: 46.9 -> at best 10.1 ms/step (up to 4.6x)`. Where
     rows of the plan have no time estimate: `fixes 1-3: …`, by the numbers of those that have one.
     """
     now_ns, then_ns = diagnosis.step_ns, diagnosis.predicted_step_ns
@@ -247,7 +247,7 @@ def time_change(now_ns: float, then_ns: float, unit: str, *, upper_bound: bool =
     if now.split()[1:] == then.split()[1:]:
         now = now.split()[0]
     speedup = speedup_text(now_ns, then_ns, upper_bound=upper_bound)
-    return f"{now} -> {'down to ' if upper_bound else ''}{then}{unit} ({speedup})"
+    return f"{now} -> {'at best ' if upper_bound else ''}{then}{unit} ({speedup})"
 
 
 def kernels_head(diagnosis: KernelReportDiagnosis) -> str:
@@ -301,13 +301,17 @@ def alone_text(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str:
 
 
 def alone_note(diagnosis: TimelineDiagnosis) -> str:
-    """List fixes that save notably more or less alone: `alone: fix 2 5.10 ms, fix 4 nothing`."""
-    alone = [
-        f"fix {number} {alone_text(diagnosis, finding)}"
+    """List fixes that save notably more or less alone: `alone, fix 2 saves 5.10 ms, fix 4 …`."""
+    texts = [
+        (f"fix {number}", alone_text(diagnosis, finding))
         for number, finding in enumerate(diagnosis.plan, 1)
         if _differs_alone(diagnosis, finding)
     ]
-    return f"each after those above; alone: {', '.join(alone)}" if alone else ""
+    if not texts:
+        return ""
+    first, *others = texts
+    alone = [" saves ".join(first), *map(" ".join, others)]
+    return f"savings are after the fixes above; alone, {', '.join(alone)}"
 
 
 def _differs_alone(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> bool:
@@ -324,7 +328,7 @@ def outside_plan_text(
     """Write a finding that is not in the plan, in one line; `explained` where that is below it."""
     if not finding.is_fix:
         command = "" if explained else f" (explain {finding.rule})"
-        return f"note: {finding.title}, not a fix{command}"
+        return f"note: {finding.title}{command}"
     if not finding.instead_of:
         return f"also: {finding.title}, saves under {_least()}"
     saved = f"saves {alone_text(diagnosis, finding)}"

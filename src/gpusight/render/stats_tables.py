@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.analysis.nsys_stats.stats_reports import StatsCell, StatsReport
-from gpusight.naming.kernel_names import unique_short_names
 from gpusight.render.cell_text import display_width, pad, safe_text
-from gpusight.render.csv_json import write_rows
 from gpusight.render.markdown_tables import escape_markdown, markdown_code, markdown_table
 from gpusight.results import Field, Fmt, TableResult
 
@@ -40,7 +38,10 @@ def stats_heading(report: StatsReport) -> str:
 
 def stats_to_csv(report: StatsReport) -> str:
     """Write the header and cells that `nsys stats --format csv` writes."""
-    return write_rows([_headers(report), *report.csv_rows()])
+    cells = report.cells()
+    cells.columns = _headers(report)
+    # Polars quotes an empty text; nsys does not.
+    return cells.with_columns(pl.when(pl.all() != "").then(pl.all())).write_csv()
 
 
 def stats_to_tsv(report: StatsReport) -> str:
@@ -102,6 +103,8 @@ def stats_as_printed(report: StatsReport) -> TableResult:
     fields = _fields(report)
     header = report.kernel_column
     if header:
+        from gpusight.naming.kernel_names import unique_short_names
+
         other = pl.col(header).str.starts_with("[CUDA ")  # memcpys and memsets
         if "Category" in frame.columns:
             other |= pl.col("Category") != "CUDA_KERNEL"

@@ -86,17 +86,25 @@ def draw_lines(lines: Iterable[StyledLine], stream: TextIO) -> None:
         console.print(text)
 
 
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:[nµm]?s|[kMGTP]?B|[MGTP]?FLOP)\b)")
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
 def wrapped_lines(text: str, width: int | None, lead: str, style: str = "") -> Iterator[StyledLine]:
-    """Wrap a text behind a lead; names of rules are not broken at their hyphens."""
+    """Wrap a text behind a lead, neither before a unit nor at the hyphens of rules."""
     safe = safe_text(text)
     if width is None or display_width(lead + safe) <= width:
         yield StyledLine(lead + safe, style)
         return
     indent = " " * min(display_width(lead), width // 2)
     lines = textwrap.wrap(
-        safe, width, initial_indent=lead, subsequent_indent=indent, break_on_hyphens=False
+        _BEFORE_UNIT.sub(_NO_BREAK, safe),
+        width,
+        initial_indent=lead,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
     )
-    yield from (StyledLine(line, style) for line in lines or [lead])
+    yield from (StyledLine(line.replace(_NO_BREAK, " "), style) for line in lines or [lead])
 
 
 _CLAUSE_END = re.compile(r"(?<! with)[.;:](?= (?!--))")

@@ -238,11 +238,6 @@ class RangeTree:
         """Host time of the outermost nodes."""
         return int(self.host_ns[self.parent < 0].sum())
 
-    @property
-    def gpu_total_ns(self) -> int:
-        """GPU work of the outermost nodes."""
-        return 0 if self.gpu_ns is None else int(self.gpu_ns[self.parent < 0].sum())
-
 
 def range_tree(
     trace: Trace, selection: Selection = EVERYTHING, *, steps: Sequence[str] = ()

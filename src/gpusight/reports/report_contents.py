@@ -321,7 +321,7 @@ def _recorded(program: ProgramReport) -> str:
         return ""
     estimate = " (estimate)" if focus.is_estimate else ""
     recorded = format_time(focus.recorded_step_ns, digits=3)
-    return f"; without the profiler{estimate}, {recorded} recorded"
+    return f"; without the profiler{estimate}; {recorded} with it"
 
 
 def _busy(program: ProgramReport) -> HeadlineNumber:

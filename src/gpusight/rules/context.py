@@ -15,8 +15,8 @@ import polars as pl
 
 from gpusight.analysis.capture_completeness import MEMSETS, issued_work
 from gpusight.analysis.gpu_schedule import NONE, CallKind, build_schedule
-from gpusight.analysis.kernel_summary import BLOCK, GRID
-from gpusight.analysis.ledger.device_ledger import Accounting, build_ledger
+from gpusight.analysis.ledger.accounting import Accounting
+from gpusight.analysis.ledger.device_ledger import build_ledger
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.replay.window_replay import GpuSharing, Replay
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection
@@ -26,6 +26,7 @@ from gpusight.results import Evidence
 from gpusight.rules.context_frames import calls_frame, ops_frame
 from gpusight.rules.frameworks import framework_of
 from gpusight.trace.intervals import Intervals, clip
+from gpusight.trace.schema_gpu import BLOCK, GRID
 from gpusight.units import format_mean, format_time
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from gpusight.analysis.attribution.work_causes import (
 )
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind
 from gpusight.analysis.kernel_behavior import kinds_of
-from gpusight.analysis.kernel_summary import BLOCK, GRID, distinct_short_names, product
+from gpusight.analysis.kernel_summary import distinct_short_names, product
+from gpusight.trace.schema_gpu import BLOCK, GRID
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import GpuSchedule

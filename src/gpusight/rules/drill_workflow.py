@@ -17,8 +17,9 @@ from gpusight.errors import RecordError, UsageError
 from gpusight.recording import capture_names
 from gpusight.recording import ncu_command as options
 from gpusight.recording.ncu_command import filter_for, ncu_command
+from gpusight.recording.plan_recording import plan_recording
 from gpusight.recording.programs import ProgramKind, inspect_program
-from gpusight.recording.record_program import plan_recording, record
+from gpusight.recording.record_program import record
 from gpusight.recording.request import Tool
 from gpusight.recording.tools import InstalledTool, ToolVersion, find_tool
 from gpusight.results import NotApplicable
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gpusight.analysis.drill.drill_result import DrillOptions
-    from gpusight.recording.record_program import Recording, RecordingPlan
+    from gpusight.recording.plan_recording import RecordingPlan
+    from gpusight.recording.record_program import Recording
     from gpusight.recording.request import RecordRequest
     from gpusight.recording.tools import ToolCommand
     from gpusight.trace.trace import Trace
@@ -279,7 +281,7 @@ def _plan_notes(picked: DrillSelection, question: DrillOptions) -> list[str]:
     busy = picked.time_ns / max(1, picked.window_ns)
     if busy < _MIN_BUSY_SHARE and not question.selection.within:
         share = format_share(busy)
-        notes.append(f"kernels run only {share} of the time: see first gpusight diagnose FILE")
+        notes.append(f"kernels run only {share} of the time: run gpusight diagnose FILE first")
     if not picked.chosen:
         notes.append("no kernel is worth profiling; --kernel NAME selects one anyway")
     if any(kernel.category == "communication" for kernel in picked.chosen):

@@ -151,6 +151,10 @@ class KernelFinding:
 TABLE = Path(__file__).parents[1] / "data" / "past_predictions.json"
 
 
+_MANY_TIMES = 9.0
+"""Errors from here on are no longer percentages: a prediction can only be so far off upwards."""
+
+
 @dataclass(frozen=True, slots=True)
 class PastPredictions:
     """Errors of the step time predicted for fixes of one rule, or of rules like it."""
@@ -165,17 +169,21 @@ class PastPredictions:
     worst_error: float
 
     def text(self, rule: str) -> str:
-        """Say how far such predictions were off: `Similar fixes: within 7% …`."""
+        """Say how far such predictions were off: `Predictions for similar fixes …`."""
         group = "" if self.of == rule else f" ({self.of})"
         programs = f"{self.programs} program{'' if self.programs == 1 else 's'}"
         return (
-            f"Similar fixes{group}: within {self.median_error:.0%} of the measured time "
-            f"(median of {self.pairs} captures, {programs}; worst {self.worst_error:.0%})"
+            f"Step times predicted for similar fixes{group} were {_off(self.median_error)} "
+            f"(median of {self.pairs} captures, {programs}; worst {_off(self.worst_error)})"
         )
 
     def document(self) -> dict[str, Any]:
         """Return plain objects, for JSON."""
         return asdict(self)
+
+
+def _off(error: float) -> str:
+    return f"{1 + error:.0f}x too long" if error >= _MANY_TIMES else f"{error:.0%} off"
 
 
 @cache

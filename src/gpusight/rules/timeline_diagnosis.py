@@ -16,8 +16,9 @@ from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.capture_completeness import lost_sources, recorded_note, reported_losses
 from gpusight.analysis.capture_info import names_of_used
 from gpusight.analysis.clock_alignment import aligned, clock_shifts
+from gpusight.analysis.corrected_trace import correction_of, recorded_span
 from gpusight.analysis.kernel_summary import graph_notes, short_names
-from gpusight.analysis.profiler_correction import correction_of, recorded_span, without_profiler
+from gpusight.analysis.profiler_correction import without_profiler
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
 from gpusight.analysis.steps.step_list import called
@@ -41,7 +42,7 @@ from gpusight.units import format_share, format_time
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpusight.analysis.ledger.device_ledger import Accounting
+    from gpusight.analysis.ledger.accounting import Accounting
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.rules.context import RuleContext
@@ -107,7 +108,7 @@ def diagnose_timeline(
         # What matters most for the result first: the screen has room for one.
         notes=(
             *(f"the environment of the capture has {text}" for text in trace.meta.debug_settings),
-            *graph_notes(trace),
+            *graph_notes(trace, focus.time),
             *sample_notes(context, selection),
             *_unknown_gpu_note(gpu, results.lacking_data),
             *focus.notes,

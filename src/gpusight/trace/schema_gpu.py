@@ -20,6 +20,10 @@ from gpusight.trace.schema_columns import (
     time_column,
 )
 
+GRID = ("grid_x", "grid_y", "grid_z")
+BLOCK = ("block_x", "block_y", "block_z")
+"""Columns of the size of a launch, in blocks, and of a block, in threads."""
+
 KERNELS = TraceTable(
     "kernels",
     "A kernel execution on a GPU",

@@ -12,13 +12,13 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.nested_intervals import sites_of
 from gpusight.analysis.kernel_behavior import kinds_of
-from gpusight.analysis.kernel_summary import BLOCK, GRID
 from gpusight.analysis.occupancy.launch_occupancy import timeline_launches, with_answers
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK
 from gpusight.errors import UsageError
 from gpusight.naming.kernel_names import unique_short_names
 from gpusight.results import Composite, Fact, Field, Fmt, TableResult
 from gpusight.trace.schema import TABLES
+from gpusight.trace.schema_gpu import BLOCK, GRID
 from gpusight.viewer.event_facts import (
     PLACE,
     DetailColumn,

@@ -121,7 +121,9 @@ def _strip(
     track = TimelineTrack(
         key, titles.gpu(device), kind, name, events.tables, group.lines, group.events
     )
-    return TrackSource(track, events, group.first, device)
+    is_stream = kind == "stream" and not group.keys[_UNIFIED]
+    own = {key: group.keys[key] for key in STREAM_KEY} if is_stream else {}
+    return TrackSource(track, events, group.first, device, own)
 
 
 def _lay_out_streams(trace: Trace, kinds: list[OpKind]) -> LineLayout:

@@ -193,7 +193,8 @@ def _strip(
         events=group.events,
         thread=titles.thread(thread_track.thread),
     )
-    return TrackSource(track, thread_track.family, group.first)
+    own = {"process": thread_track.process, "thread": thread_track.thread}
+    return TrackSource(track, thread_track.family, group.first, keys=own)
 
 
 def _name(trace: Trace, kind: HostTrackKind, *, overlapping: bool) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gpusight.analysis.ledger.device_ledger import Accounting
+    from gpusight.analysis.ledger.accounting import Accounting
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
     from gpusight.viewer.ledger_track import LedgerLine
@@ -287,7 +287,7 @@ class ViewerTimeline:
     def window(self, keys: Sequence[str], start_ns: int, end_ns: int, bins: int) -> TimelineWindow:
         """Return what a screen shows of these tracks between two times, in so many bins."""
         screen = WindowBuilder(BinnedStretch.of(start_ns, end_ns, bins))
-        strips = [self._strip(key) for key in dict.fromkeys(keys)]
+        strips = [self.track_source(key) for key in dict.fromkeys(keys)]
         if (lines := sum(strip.track.lines for strip in strips)) > MAX_LINES:
             raise UsageError(f"these tracks have {lines:,} lines", hint=f"at most {MAX_LINES:,}")
         for strip in strips:
@@ -307,7 +307,7 @@ class ViewerTimeline:
 
     def pick(self, key: str, line: int, time_ns: int, within_ns: int) -> EventPosition | None:
         """Return the event at a time, or the nearest within so many nanoseconds."""
-        strip = self._strip(key)
+        strip = self.track_source(key)
         if not 0 <= line < strip.track.lines:
             raise UsageError(f"no line {line} on track {key!r}", hint=f"it has {strip.track.lines}")
         if strip.source is None or isinstance(strip.source, (MemorySeries, CounterSeries)):
@@ -325,7 +325,8 @@ class ViewerTimeline:
         key, line = self._owners[events.tables[0], number]
         return self._spot(self._strips[key], events, line, position)
 
-    def _strip(self, key: str) -> TrackSource:
+    def track_source(self, key: str) -> TrackSource:
+        """Return a track and where its lines come from."""
         if key not in self._strips:
             raise UsageError(f"no track {key!r} in the capture")
         return self._strips[key]

@@ -6,7 +6,7 @@ Tracks, slices, bins, points, and where a track's lines come from.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -143,6 +143,8 @@ class TrackSource:
     """Number of its outermost line in the source."""
     device: int | None = None
     """GPU of the track; None where unknown, or for the host."""
+    keys: dict[str, int | None] = field(default_factory=dict)
+    """Of a host thread `process` and `thread`; of a stream the columns that identify it."""
 
 
 def distinct_keys(keys: Iterable[str]) -> list[str]:

@@ -12,10 +12,11 @@ import msgspec
 import numpy as np
 
 from gpusight.analysis.capture_info import device_names
+from gpusight.analysis.corrected_trace import correction_of
 from gpusight.analysis.hotspots.flame_graph import flame_graph
-from gpusight.analysis.hotspots.stack_times import hotspots
+from gpusight.analysis.hotspots.stack_times import TrackWork, hotspots
 from gpusight.analysis.ledger.ledger_entries import IDLE
-from gpusight.analysis.profiler_correction import correction_of, without_profiler
+from gpusight.analysis.profiler_correction import without_profiler
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
 from gpusight.analysis.steps.step_window import step_window
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from gpusight.trace.trace import Trace
     from gpusight.viewer.ledger_track import LedgerLine
     from gpusight.viewer.timeline_view import ViewerTimeline
+    from gpusight.viewer.track_data import TrackSource
 
 
 def event_payload(
@@ -376,10 +378,15 @@ def _entries(line: LedgerLine, focus: StepWindow) -> tuple[EntryInfo, ...]:
 
 
 def flame_payload(
-    trace: Trace, window: tuple[int, int], of: str, by: str, device: int | None
+    trace: Trace, window: tuple[int, int], of: str, by: str, source: TrackSource | None
 ) -> FlameInfo:
-    """Make the flame graph of a stretch of time, with its recorded times."""
-    made = hotspots(trace, Selection(device=device), of=of, by=by, window=window)
+    """Make the flame graph of a stretch of time, with its recorded times.
+
+    Of a track of a thread or a stream its own work counts; of another one that of its GPU.
+    """
+    selection = Selection(device=None if source is None else source.device)
+    track = TrackWork(source.keys) if source is not None and source.keys else None
+    made = hotspots(trace, selection, of=of, by=by, window=window, track=track)
     if isinstance(made, NotApplicable):
         return FlameInfo(None, safe_text(sentence(made)))
     try:

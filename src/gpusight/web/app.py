@@ -202,14 +202,15 @@ def measure(request: RouteRequest) -> object:
 
 
 def flame(request: RouteRequest) -> object:
-    """Give the stacks of a stretch of time as a flame graph, of all GPUs or one."""
+    """Give the stacks of a stretch of time as a flame graph, of all tracks or one."""
     from gpusight.web.analysis_payloads import flame_payload
 
     query = request.query
-    device = query.whole("device", -1, _MAX_ROW, default=-1)
     of, by = (query.text(name, _MAX_SHOWN_CHARS) for name in ("of", "by"))
-    trace = request.served.timeline.trace
-    return flame_payload(trace, query.stretch(), of, by, None if device < 0 else device)
+    keys = query.names("track", 1, MAX_KEY_CHARS)
+    timeline = request.served.timeline
+    track = timeline.track_source(keys[0]) if keys else None
+    return flame_payload(timeline.trace, query.stretch(), of, by, track)
 
 
 def findings(request: RouteRequest) -> object:

@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 
 import gpusight as gs
-from gpusight.analysis.hotspots.stack_times import NO_STACK
-from tests.analysis.hotspots.stack_traces import MS, frame_rows, loader_trace, sample
-from tests.traces import build_trace
-
-DATA = Path(__file__).parents[2] / "data"
+from gpusight.analysis.capture_info import DEF_LINES
+from gpusight.analysis.hotspots.stack_times import NO_RANGE, NO_STACK, Hotspots, TrackWork, hotspots
+from tests.analysis.hotspots.stack_traces import MS, STEP_NS, frame_rows, loader_trace, sample
+from tests.shared import DATA, opened
+from tests.traces import THREAD, build_trace
 
 
 def by_function(result: gs.Result) -> dict[str, dict[str, Any]]:
@@ -65,6 +65,13 @@ def test_ranges_take_the_place_of_stacks() -> None:
     table = gs.hotspots(loader_trace(stack_samples=[]), by="range").answer.table()
     assert table.frame["location"].to_list() == ["step_#"]
     assert table.frame["idle_ns"].sum() == 6 * (12 * MS + 10_000)
+
+
+def test_time_outside_of_ranges_is_named_so() -> None:
+    ranges = [{"start_ns": 0, "end_ns": STEP_NS, "name": "step_0"}]
+    result = gs.hotspots(loader_trace(ranges=ranges), by="range", window=(0, 4 * STEP_NS))
+    assert NO_RANGE in by_function(result)
+    assert any("outside of all ranges" in note for note in result.notes)
 
 
 def test_a_window_has_the_steps_that_are_chosen() -> None:
@@ -177,3 +184,45 @@ def test_an_unknown_measure_is_refused() -> None:
 def test_an_unknown_group_is_refused() -> None:
     with pytest.raises(gs.GpusightError, match="cannot sum by 'colour'"):
         gs.hotspots(loader_trace(), by="colour")
+
+
+def test_lines_of_defs_are_named_as_such() -> None:
+    assert DEF_LINES in gs.hotspots(opened(DATA / "torch_checkpoint.json.gz")).answer.notes
+    assert DEF_LINES not in gs.hotspots(loader_trace()).answer.notes
+
+
+def test_a_thread_and_a_stream_have_their_own_part() -> None:
+    """Two threads launch into a stream each: their parts add up to all, nothing counts twice."""
+    other = THREAD + 1
+    one = loader_trace(4)
+    tables: dict[str, Any] = {
+        name: one.table(name).to_dicts()
+        for name in ("api_calls", "kernels", "stack_samples", "stack_frames")
+    }
+    for row in tables["kernels"]:
+        row["stream"] = 7 + row["correlation"] % 2
+    for row in tables["api_calls"]:
+        row["thread"] = other if row["start_ns"] // STEP_NS % 2 else THREAD
+    for row in tables["stack_samples"]:
+        row["thread"] = other if row["time_ns"] // STEP_NS % 2 else THREAD
+    threads = [{"thread": t, "process": 1, "tid": t} for t in (THREAD, other)]
+    trace = loader_trace(4, **tables, threads=threads)
+    whole = hotspots(trace, window=(0, 4 * STEP_NS))
+    assert isinstance(whole, Hotspots)
+
+    def part(**keys: int) -> Hotspots:
+        made = hotspots(trace, window=(0, 4 * STEP_NS), track=TrackWork(keys))
+        assert isinstance(made, Hotspots)
+        return made
+
+    by_thread = [part(process=1, thread=thread) for thread in (THREAD, other)]
+    by_stream = [part(device=0, stream=stream) for stream in (7, 8)]
+    for measure in ("idle", "gpu", "launches"):
+        expected = whole.times.by_node(measure).sum()
+        for parts in (by_thread, by_stream):
+            sums = [made.times.by_node(measure).sum() for made in parts]
+            assert all(sums)
+            assert sum(sums) == expected
+    host = [made.times.host_ns.sum() for made in by_thread]
+    assert sum(host) == whole.times.host_ns.sum()
+    assert [made.times.host_ns.sum() for made in by_stream] == [0, 0]

@@ -9,6 +9,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from tests.analysis.steps.programs import (
+    ADAM,
     ADD,
     COPY,
     EMBED,
@@ -499,3 +500,75 @@ def losses_of_two_tasks_in_turn(r: Recorder) -> None:
         backward(r, layers)
         adam(r, 2)
         r.d2h(4)
+
+
+@further
+def halo_exchange_with_norms(r: Recorder) -> None:
+    """A time step exchanges its borders through the host; a norm is read every few of them."""
+    r.h2d(40 << 20)
+    for n in range(some(r, 40, 70)):
+        r.step()
+        r.kernel("pack_halo", 30, 12)
+        r.d2h(2 << 20)
+        r.host(1500)
+        r.h2d(2 << 20)
+        r.kernels("unpack_halo", grid=30, gpu_us=12)
+        r.kernel("jacobi", 4000, 800)
+        if n % 10 == 9:
+            r.kernel("norm_reduce", 100, 30)
+            r.d2h(8)
+
+
+@further
+def offloaded_regions_with_own_copies(r: Recorder) -> None:
+    """Two OpenACC regions of a loop, each with its copies: only lines of the source differ."""
+    for _ in range(some(r, 30, 50)):
+        r.step()
+        for region in ("main_F1L88_4", "main_F1L97_6"):
+            r.h2d(8 << 20)
+            r.h2d(8 << 20)
+            r.kernel(region, 2000, 300)
+            r.sync("cuStreamSynchronize")
+            r.d2h(8 << 20)
+
+
+@further
+def texts_found_then_read(r: Recorder) -> None:
+    """A page is copied and searched for lines of text; each line is copied and read."""
+    for _ in range(some(r, 10, 18)):
+        r.step()
+        r.h2d(6 << 20)
+        for _ in range(11):
+            r.kernels(RELU, GEMMS[3], grid=600, gpu_us=70)
+        r.d2h(2 << 20)
+        r.host(9000)
+        for _ in range(some(r, 2, 7)):
+            r.h2d(100_000)
+            for _ in range(6):
+                r.kernels(LSTM, GEMMS[0], GEMMS[0], grid=300, gpu_us=25)
+            r.d2h(4000)
+            r.host(900)
+
+
+@further
+def small_network_compiled_for_each_length(r: Recorder) -> None:
+    """All compiled kernels but the GEMM have new names in each step."""
+    for n in range(some(r, 8, 12)):
+        r.step()
+        for _ in range(5):
+            r.load(30_000)
+        for k in range(12):
+            r.kernels(GEMMS[0], f"triton_per_fused_add_{k}_s{n}", grid=100 + n, gpu_us=30)
+        r.d2h()
+
+
+@further
+def parameter_groups_updated_one_by_one(r: Recorder) -> None:
+    """An optimizer with a group for each parameter: most kernels of a step are its loop."""
+    for _ in range(some(r, 8, 12)):
+        r.step()
+        r.h2d()
+        forward(r, 1)
+        backward(r, 1)
+        for _ in range(100):
+            r.kernels(ADAM, ADD, FILL, grid=40, gpu_us=5)

@@ -21,30 +21,30 @@ TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "TORCHELASTIC_RUN
     ("environ", "rank"),
     [
         ({}, None),
-        (TORCHRUN, ProcessRank(5, 1, 8, "RANK")),
-        (OMPI, ProcessRank(2, 0, 4, "OMPI_COMM_WORLD_RANK")),
+        (TORCHRUN, ProcessRank(5, 8, "RANK")),
+        (OMPI, ProcessRank(2, 4, "OMPI_COMM_WORLD_RANK")),
         (
             {
                 "MV2_COMM_WORLD_RANK": "1",
                 "MV2_COMM_WORLD_LOCAL_RANK": "1",
                 "MV2_COMM_WORLD_SIZE": "2",
             },
-            ProcessRank(1, 1, 2, "MV2_COMM_WORLD_RANK"),
+            ProcessRank(1, 2, "MV2_COMM_WORLD_RANK"),
         ),
         (
             {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1"},
-            ProcessRank(3, 1, 4, "PMI_RANK"),
+            ProcessRank(3, 4, "PMI_RANK"),
         ),
-        ({"PMIX_RANK": "6"}, ProcessRank(6, None, None, "PMIX_RANK")),
+        ({"PMIX_RANK": "6"}, ProcessRank(6, None, "PMIX_RANK")),
         (
             {"JSM_NAMESPACE_RANK": "4", "JSM_NAMESPACE_SIZE": "12"},
-            ProcessRank(4, None, 12, "JSM_NAMESPACE_RANK"),
+            ProcessRank(4, 12, "JSM_NAMESPACE_RANK"),
         ),
-        ({"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2"}, ProcessRank(1, None, 2, "FLUX_TASK_RANK")),
-        ({"ALPS_APP_PE": "9"}, ProcessRank(9, None, None, "ALPS_APP_PE")),
-        (SRUN, ProcessRank(3, 1, 4, "SLURM_PROCID")),
-        ({**SRUN, "SLURM_STEP_NUM_TASKS": "16"}, ProcessRank(3, 1, 16, "SLURM_PROCID")),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, ProcessRank(1, None, 2, "RANK")),
+        ({"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2"}, ProcessRank(1, 2, "FLUX_TASK_RANK")),
+        ({"ALPS_APP_PE": "9"}, ProcessRank(9, None, "ALPS_APP_PE")),
+        (SRUN, ProcessRank(3, 4, "SLURM_PROCID")),
+        ({**SRUN, "SLURM_STEP_NUM_TASKS": "16"}, ProcessRank(3, 16, "SLURM_PROCID")),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, ProcessRank(1, 2, "RANK")),
     ],
 )
 def test_each_launcher(environ: dict[str, str], rank: ProcessRank | None) -> None:

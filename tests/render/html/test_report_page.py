@@ -254,7 +254,7 @@ def test_the_step_time_names_the_recorded_one_and_the_fixes_are_in_the_order_of_
     assert isinstance(program.ledger, LedgerReport)
     recorded = format_time(program.ledger.focus.recorded_step_ns, digits=3)
     page = report.to_html()
-    assert f"without the profiler (estimate), {recorded} recorded" in page
+    assert f"without the profiler (estimate); {recorded} with it" in page
     assert "Plan: each fix after those before it" in page
 
 

@@ -26,6 +26,7 @@ SOFTMAX_BWD = "void at::native::softmax_warp_backward<float, float, float, 9, fa
 LOG_SOFTMAX = "void at::native::softmax_warp_forward<float, float, float, 9, true, false>(T2 *)"
 FLASH = "void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>(Flash_fwd_params)"
 ADD, MUL = _pointwise("CUDAFunctor_add<float>"), _pointwise("MulFunctor<float>")
+SUB, DIV = _pointwise("CUDAFunctor_sub<float>"), _pointwise("DivFunctor<float>")
 FILL, SQRT = _pointwise("FillFunctor<float>"), _pointwise("sqrt_kernel_cuda")
 ADDCDIV, ADDCMUL = _pointwise("addcdiv_cuda_kernel"), _pointwise("addcmul_cuda_kernel")
 LERP = _pointwise("lerp_scalar_kernel")

@@ -74,6 +74,22 @@ def test_the_profiler_counting_steps_is_not_the_program() -> None:
     assert RULE.check(capture.timeline()) is CLEAN
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_follows_the_last_gpu_work_delays_none(*, goes_on: bool) -> None:
+    """The program waits for the GPU, then the profiler does, much later."""
+    capture = Capture("torch-json")
+    for step in range(30):
+        at = step * 500.0
+        capture.range(f"step_{step}", at, at + (500 if step < 29 else 8_500))
+        capture.launch((at, at + 5), (at + 7, at + 490))
+    capture.call("cudaDeviceSynchronize", at + 20, at + 495)
+    capture.call("cudaDeviceSynchronize", at + 8_480, at + 8_490)
+    if goes_on:  # the step that the stall delays comes after the window
+        capture.launch((at + 9_000, at + 9_005), (at + 9_007, at + 9_490))
+    verdict = RULE.check(capture.timeline())
+    assert (verdict is CLEAN) is not goes_on
+
+
 def profiled(between_us: float, stall_us: float = 0.0) -> Capture:
     """Five steps of large GEMMs that end with a sync; torch.profiler marks them."""
     capture, at = Capture("torch-json"), 0.0

@@ -9,12 +9,14 @@ from gpusight.rules.timeline.elementwise_chain import ElementwiseChain
 from tests.rules.timeline.gpu_traces import (
     ADAM,
     ADD,
+    DIV,
     FILL,
     GEMM,
     MUL,
     REDUCE,
     SOFTMAX,
     SQRT,
+    SUB,
     TO_BF16,
     TO_FP32,
     TRITON,
@@ -26,10 +28,11 @@ from tests.shared import needs_shared
 
 RULE = ElementwiseChain()
 MODEL = (GEMM, 100.0)
+BY_COLUMN = REDUCE.replace("<512, 1,", "<128, 4,")
 
 
 def test_found() -> None:
-    timeline = of([MODEL, (MUL, 20.0), (ADD, 30.0), (SQRT, 20.0), (REDUCE, 5.0), (ADD, 9.0)])
+    timeline = of([MODEL, (MUL, 20.0), (ADD, 30.0), (SQRT, 20.0), (BY_COLUMN, 5.0), (ADD, 9.0)])
     verdict = match_of(RULE, timeline)
     assert evidence(verdict) == {
         "chains": 1,
@@ -41,6 +44,18 @@ def test_found() -> None:
     # The longest stays: 40 us less, and two gaps of 1 us.
     assert saved_us(verdict, timeline) == pytest.approx(42, abs=1)
     assert verdict.where[-1].name == "mul → add → sqrt"
+
+
+BATCH_NORM = "void cudnn::bn_fw_inf_1C11_kernel_NCHW<float, float, true, 1>(float, float)"
+
+
+def test_batch_norm_in_evaluation_mode_is_a_scale_and_an_offset() -> None:
+    """With the activation after it a chain of two; two other pointwise kernels are none."""
+    verdict = match_of(RULE, of([MODEL, (BATCH_NORM, 30.0), (ADD, 20.0), (REDUCE, 5.0)]))
+    assert evidence(verdict)["kernels"] == 2
+    assert "fuse_conv_bn_eval" in verdict.fix
+    assert RULE.check(of([MODEL, (MUL, 30.0), (ADD, 20.0), (REDUCE, 5.0)])) is CLEAN
+    assert RULE.check(of([MODEL, (BATCH_NORM, 30.0), MODEL, (REDUCE, 5.0)])) is CLEAN
 
 
 WIDE = [(MUL, 60.0), (ADD, 90.0)]
@@ -82,6 +97,52 @@ def test_other_operands_are_still_read() -> None:
     assert saved_us(match_of(RULE, timeline), timeline) == pytest.approx(saved, abs=1)
 
 
+NORMALIZATION = [
+    *((REDUCE, 20.0), (SUB, 40.0), (MUL, 40.0), (REDUCE, 20.0), (SUB, 40.0)),
+    *((ADD, 2.0), (SQRT, 2.0), (DIV, 40.0), (MUL, 40.0), (ADD, 40.0)),
+]
+"""LayerNorm as a formula: mean, deviation, square, mean, and all that follows; two kernels on the
+means."""
+
+
+def normalization(*, small: int) -> Capture:
+    """Write the formula on tensors of 1,000 blocks, with results of rows in `small` blocks."""
+    capture = program([MODEL, *NORMALIZATION])
+    for row in capture.tables["kernels"]:
+        if row["end_ns"] - row["start_ns"] == 2_000:
+            row["grid_x"] = small
+    return capture
+
+
+def test_a_normalization_by_formula_is_one_kernel_besides_its_reductions() -> None:
+    timeline = normalization(small=4).timeline()
+    verdict = match_of(RULE, timeline)
+    assert verdict.title == "8 unfused pointwise kernels per step (1 if fused)"
+    # 6 passes of 40 us and 2 of 2 us become one of 40 us; 7 gaps of 1 us go too.
+    assert saved_us(verdict, timeline) == pytest.approx(5 * 40 + 2 * 2 + 7, abs=1)
+
+
+def test_what_follows_a_reduction_on_another_tensor_is_a_chain_of_its_own() -> None:
+    timeline = normalization(small=200).timeline()
+    assert match_of(RULE, timeline).title == "8 unfused pointwise kernels per step (1 if fused)"
+    kernels = [(MUL, 9.0), (ADD, 9.0), (MUL, 9.0), (REDUCE, 5.0), (ADD, 2.0), (MUL, 2.0), MODEL]
+    capture = program(kernels)
+    for row in capture.tables["kernels"]:
+        row["grid_x"] = 4 if row["end_ns"] - row["start_ns"] == 2_000 else 1_000
+    # The result is used by nothing as large: a loss, for example.
+    verdict = match_of(RULE, capture.timeline())
+    assert verdict.title == "3 unfused pointwise kernels per step (1 if fused)"
+
+
+def test_a_pass_reads_one_tensor_and_writes_one() -> None:
+    """A kernel of three tensors is the longest, but the fused one reads them anyway."""
+    kernels = [(MUL, 22.0), (with_tensors(ADD, 3), 62.0), (SQRT, 22.0)]
+    timeline = of([MODEL, *kernels, MODEL])
+    # Two thirds of 60 us and 2 us are longer than what moves: 10 + 20 + 10 us, and 2.
+    saved = 22 + 62 + 22 - 42 + 2
+    assert saved_us(match_of(RULE, timeline), timeline) == pytest.approx(saved, abs=1)
+
+
 def test_launches_go_too() -> None:
     timeline = of([(n, 1.0) for n in (MUL, ADD) * 50], host_us=20.0)
     # 100 launches 20 us apart become one.
@@ -93,7 +154,8 @@ def test_launches_go_too() -> None:
     [
         pytest.param([MODEL, (MUL, 20.0), (ADD, 20.0), MODEL], id="two are no chain"),
         pytest.param(
-            [(MUL, 9.0), (ADD, 9.0), (REDUCE, 9.0), (MUL, 9.0), MODEL], id="a reduction between"
+            [(MUL, 9.0), (ADD, 9.0), (BY_COLUMN, 9.0), (MUL, 9.0), MODEL],
+            id="a sum over columns between",
         ),
         pytest.param([MODEL, *[(FILL, 9.0)] * 9], id="a loop that clears tensors"),
         pytest.param([MODEL, *[(TO_BF16, 9.0)] * 9, (ADD, 9.0), MODEL], id="casts of weights"),

@@ -85,6 +85,33 @@ def test_stretches_of_the_switch_interval_without_os_calls() -> None:
     assert spans.height == 16
 
 
+def test_where_most_stretches_are_waits_the_long_ones_are_many_of_them() -> None:
+    """What releases the lock without a CUDA call, such as an optimizer's loop, waits as often."""
+    timeline = stretches(*[5_060] * 5, 85_700).timeline()
+    verdict = match_of(RULE, timeline)
+    assert verdict.title == "Launching thread waits for the GIL 111 ms/step"
+    assert saved_us(verdict, timeline) == pytest.approx(5 * 5_060 + 85_700, rel=0.01)
+    loading = match_of(RULE, stretches(*[5_060] * 3, *[85_700] * 4).timeline())
+    assert loading.title == "Launching thread waits for the GIL 15.2 ms/step"
+
+
+def test_operators_show_where_the_lock_is_released() -> None:
+    """Torch's operators without kernels: each returns to Python, and waits."""
+    capture, at = Capture("torch-json"), 0.0
+    for step in range(4):
+        begun = at
+        for _ in range(3):
+            for _ in range(7):
+                capture.event("cpu_ops", "aten::view", at, at + 4)
+                at += 4 + 5_080
+            capture.launch((at, at + 5), (at + 7, at + 27), KERNEL)
+            at += 30
+        capture.range(f"step_{step}", begun, at)
+    verdict = match_of(RULE, capture.timeline())
+    assert evidence(verdict)["waits"] == 21
+    assert verdict.title == "Launching thread waits for the GIL 107 ms/step"
+
+
 @pytest.mark.parametrize(
     "capture",
     [

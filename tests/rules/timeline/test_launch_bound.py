@@ -110,6 +110,20 @@ def test_steps_of_few_launches_share_a_graph() -> None:
     assert [verdict.change[0].spans_steps for verdict in (few, many)] == [True, False]  # type: ignore[attr-defined]
 
 
+def test_steps_of_little_work_share_a_graph() -> None:
+    """A small field of an ODE: 12 launches of 2 us; a graph for each call would cost 20 us."""
+    capture, at = Capture(), 0.0
+    for step in range(60):
+        capture.range(f"step_{step}", at, at + 240)
+        for number in range(12):
+            launched = at + 20 * number
+            capture.launch((launched, launched + 5), (launched + 7, launched + 9), f"k{number}")
+        at += 240
+    timeline = capture.timeline()
+    left_us = 240 - saved_us(match_of(RULE, timeline), timeline)
+    assert left_us < 12 * 2 + 12 * 0.15 + 3
+
+
 def test_other_host_work_is_not_launching() -> None:
     """A pause of 3 ms in each step is no way to a launch: it is neither counted nor promised."""
     capture = loop()

@@ -70,12 +70,97 @@ def test_found(capture: Capture) -> None:
     assert (verdict.measured_ns or 0) / timeline.steps == evidence(verdict)["compile_ns"]
 
 
+def inductor(*, tuned: int = 0) -> Capture:
+    """Seven steps that compile anew, as torch.compile does: its processes, then kernel by kernel.
+
+    The launching thread waits for 40 of 100 ms, then 12 times loads a kernel and launches it, 1 ms
+    apart. `tuned` launches in a row time each third kernel.
+    """
+    capture, at = Capture(), 0.0
+    for step in range(7):
+        begun = at
+        capture.launch((at, at + 5), (at + 7, at + 20), "embedding")
+        capture.event("os_calls", "sem_clockwait", at + 60_000, at + 100_000)
+        at += 100_000
+        for number in range(12):
+            at += 1_000
+            capture.call("cuModuleLoadData", at, at + 80)
+            at += 300
+            for _ in range(tuned if number % 3 == 0 else 0):
+                capture.launch((at, at + 5), (at + 7, at + 30), f"triton_{step}_{number}")
+                capture.call("cudaEventSynchronize", at + 10, at + 35)
+                at += 60
+            capture.launch((at, at + 5), (at + 7, at + 30), f"triton_{step}_{number}")
+            at += 40
+        capture.call("cudaDeviceSynchronize", at, at + 10)
+        at += 20
+        capture.range(f"step_{step}", begun, at)
+    return capture
+
+
+@pytest.mark.parametrize("tuned", [0, 10])
+def test_waits_for_the_compiler_and_all_it_does_kernel_by_kernel(tuned: int) -> None:
+    timeline = inductor(tuned=tuned).timeline()
+    verdict = match_of(RULE, timeline)
+    step_us = 100_000 + 12 * 1_340 + 20 + 4 * tuned * 60
+    # 13 launches of 5 us remain, with the time from one to the next that any program takes.
+    assert 13 * 5 < step_us - saved_us(verdict, timeline) < 13 * 150
+
+
+def test_a_loop_over_one_kernel_is_no_tuning_where_little_is_compiled() -> None:
+    """Each step has a new kernel, which the program launches ten times."""
+    capture, at = Capture(), 0.0
+    for step in range(7):
+        begun = at
+        at += 6_000
+        for _ in range(10):
+            capture.launch((at, at + 5), (at + 7, at + 907), f"shape_{step}")
+            at += 910
+        capture.range(f"step_{step}", begun, at)
+    timeline = capture.timeline()
+    assert saved_us(match_of(RULE, timeline), timeline) <= 6_000
+
+
 def test_every_second_step() -> None:
     verdict = match_of(RULE, steps(1, 3, 5, 7).timeline())
     numbers = evidence(verdict)
     assert numbers["steps"] == 0.5
     assert numbers["loads"] == 0.5
     assert verdict.title.startswith("Recompilation in 4 of 8 steps: 20.")
+
+
+@pytest.mark.parametrize("functions", [("forward (train.py:12)",), ("f (a.py:1)", "g (a.py:9)")])
+def test_the_functions_that_are_compiled_are_named(functions: tuple[str, ...]) -> None:
+    capture = steps(*range(8))
+    for number, function in enumerate(functions):
+        compiler = {"file": "torch/_dynamo/convert_frame.py", "is_library": True, "line": 1}
+        capture.tables["stack_frames"] += [
+            {"stack": number, "depth": 0, **compiler, "function": "trace", "kind": "python"},
+            {
+                "stack": number,
+                "depth": 1,
+                **compiler,
+                "function": f"_compile {function}",
+                "kind": "python",
+            },
+            {
+                "stack": number,
+                "depth": 2,
+                "file": "train.py",
+                "line": 88,
+                "function": "step",
+                "kind": "python",
+                "is_library": False,
+            },
+        ]
+    end = max(call["end_ns"] for call in capture.tables["api_calls"])
+    for at, time_ns in enumerate(range(0, end, 1_000_000)):
+        row = {"time_ns": time_ns, "stack": at % len(functions), "weight_ns": 1_000_000}
+        capture.tables["stack_samples"].append(row | {"source": "gpusight"})
+    verdict = match_of(RULE, capture.timeline())
+    assert all(f"`{function}`" in verdict.fix for function in functions)
+    assert (f"of `{functions[0]}` in" in verdict.title) == (len(functions) == 1)
+    assert verdict.lines[0].text == "train.py:88 step"
 
 
 def test_what_other_steps_wait_for_as_well_does_not_count() -> None:

@@ -138,4 +138,52 @@ def test_steps_leave_the_start_out() -> None:
         capture.range(f"step_{step}", at, at + 1_000)
         capture.call("cuModuleLoadData", at, at + 800)
         capture.launch((at + 800, at + 805), (at + 810, at + 990))
-    assert isinstance(RULE.check(capture.timeline()), RuleNotApplicable)
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
+def looped(copy_ms: float, start_ms: float = 0.0, *, name: str = "sweep") -> Capture:
+    """A copy to the GPU, ten steps of 2 ms each, and a copy back."""
+    capture, at = Capture(), start_ms * MS
+    if start_ms:
+        capture.call("cuInit", 0, at)
+    for number in range(12):
+        last = number in (0, 11)
+        kind, took = ("Host-to-Device", "Device-to-Host")[number > 0], copy_ms * MS
+        if last and copy_ms:
+            times = (at, at + took + 2), (at + 1, at + took + 1)
+            capture.copy(*times, size=10_000_000, kind=kind, src_kind="Pageable")
+            at += took + 10
+        elif not last:
+            capture.launch((at, at + 5), (at + 7, at + 1_990), f"{name}(float*)")
+            capture.call("cudaDeviceSynchronize", at + 6, at + 1_995)
+            capture.range(f"step_{number}", at, at + 1_999)
+            at += 2 * MS
+    return capture
+
+
+def test_copies_around_the_steps_come_first_where_they_take_most_of_the_program() -> None:
+    finding = first(looped(15))
+    assert finding.rule == "startup-bound"
+    assert finding.title == "Copies before and after the steps: 30.0 ms of 50.0 ms (60.0%)"
+    assert "pinned memory" in finding.fix
+    assert "--window all" in finding.fix
+    assert finding.where[0].ns is None  # no time per step
+
+
+def test_shorter_copies_around_the_steps_are_listed_and_few_are_not() -> None:
+    match = match_of(RULE, looped(3).timeline())
+    assert match.title.startswith("Copies before and after the steps: 6.00 ms of 26.0 ms (23")
+    assert not match.leads
+    assert RULE.check(looped(0.5).timeline()) is CLEAN
+
+
+def test_a_start_that_is_longer_than_all_steps_is_named_with_steps_too() -> None:
+    match = match_of(RULE, looped(0, 60).timeline())
+    assert match.title.startswith("Start-up: 60.0 ms of 80.0 ms (75")
+    assert not match.leads
+    assert RULE.check(looped(0, 15).timeline()) is CLEAN
+
+
+def test_programs_that_load_a_model_first_are_left_out() -> None:
+    timeline = looped(15, name="at::native::vectorized_elementwise_kernel").timeline()
+    assert isinstance(RULE.check(timeline), RuleNotApplicable)

@@ -12,7 +12,7 @@ import { rested } from "./polling";
 import { countOf, options } from "./results";
 
 const REST_MS = 120;
-const MOST = 50;
+const MAX_HITS = 50;
 
 /** What the search needs from the page. */
 export interface SearchTarget {
@@ -49,7 +49,7 @@ export class Search {
   private order: SearchGroup[] = [];
   private active = 0;
   private answered = "";
-  private asking: AbortController | null = null;
+  private request: AbortController | null = null;
   /** Cleared when the list closes: an answer that comes later must not open it again. */
   private wantsList = false;
   private readonly askLater = rested(REST_MS, () => void this.ask());
@@ -96,7 +96,7 @@ export class Search {
   }
 
   private forget(): void {
-    this.asking?.abort();
+    this.request?.abort();
     this.answered = "";
     this.order = [];
     this.stepper.hidden = true;
@@ -108,12 +108,12 @@ export class Search {
     this.askLater.cancel();
     const [id, text] = [this.target.capture(), this.text];
     if (id === null || !text) return;
-    this.asking?.abort();
-    const asking = new AbortController();
-    this.asking = asking;
+    this.request?.abort();
+    const request = new AbortController();
+    this.request = request;
     try {
-      const result = await this.client.search(id, text, MOST, asking.signal);
-      if (!asking.signal.aborted) this.show(result, text);
+      const result = await this.client.search(id, text, MAX_HITS, request.signal);
+      if (!request.signal.aborted) this.show(result, text);
     } catch (error) {
       showFault(error);
     }

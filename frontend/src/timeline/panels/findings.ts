@@ -11,7 +11,7 @@ import { type Actions, failure, hint, type PanelView, type Subject, unread, work
 type Place = FindingInfo["places"][number];
 
 /** Locations that are shown at first. */
-const FEW = 4;
+const SHOWN_AT_FIRST = 4;
 const WORKING = "diagnosing";
 
 /** The tab of the findings. */
@@ -106,12 +106,12 @@ export class FindingsPanel implements PanelView {
   }
 
   private places(places: readonly Place[]): HTMLElement {
-    const items = places.map((place, index) => el("li", { hidden: index >= FEW }, this.place(place)));
+    const items = places.map((place, index) => el("li", { hidden: index >= SHOWN_AT_FIRST }, this.place(place)));
     const list = el("ul", { class: "places" }, ...items);
-    if (items.length > FEW) {
+    if (items.length > SHOWN_AT_FIRST) {
       const all = smallButton(`All ${items.length} locations`, () => {
         items.forEach((item) => (item.hidden = false));
-        items[FEW]?.querySelector("button")?.focus();
+        items[SHOWN_AT_FIRST]?.querySelector("button")?.focus();
         all.parentElement?.remove();
       });
       list.append(el("li", {}, all));

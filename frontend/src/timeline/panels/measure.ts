@@ -25,7 +25,7 @@ export class MeasurePanel implements PanelView {
   private readonly body = el("div", {});
   private shown = "";
   private info: CaptureInfo | null = null;
-  private asking: AbortController | null = null;
+  private request: AbortController | null = null;
   private readonly askLater = rested(REST_MS, (info: CaptureInfo, range: TimeRange, marked: boolean) => {
     fill(this.head, this.heading(range, marked));
     void this.ask(info.id, range);
@@ -77,12 +77,12 @@ export class MeasurePanel implements PanelView {
   }
 
   private async ask(id: number, range: TimeRange): Promise<void> {
-    this.asking?.abort();
-    const asking = new AbortController();
-    this.asking = asking;
+    this.request?.abort();
+    const request = new AbortController();
+    this.request = request;
     try {
-      const measured = await this.actions.client.measure(id, range, asking.signal);
-      if (!asking.signal.aborted) this.draw(measured);
+      const measured = await this.actions.client.measure(id, range, request.signal);
+      if (!request.signal.aborted) this.draw(measured);
     } catch (error) {
       showFault(error);
     }

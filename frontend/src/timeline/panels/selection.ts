@@ -14,7 +14,7 @@ export class SelectionPanel implements PanelView {
   readonly title = "Selection";
   readonly element = el("div", { class: "selection" });
   private shown = "";
-  private asking: AbortController | null = null;
+  private request: AbortController | null = null;
 
   constructor(private readonly actions: Actions) {}
 
@@ -22,18 +22,18 @@ export class SelectionPanel implements PanelView {
     const wanted = selection ? `${capture.id}/${selection.table}/${selection.row}` : "none";
     if (wanted === this.shown) return;
     this.shown = wanted;
-    this.asking?.abort();
+    this.request?.abort();
     if (selection) void this.ask(capture.id, selection);
     else fill(this.element, el("p", { class: "headline" }, "Nothing selected."), teaching());
   }
 
   private async ask(id: number, spot: Spot): Promise<void> {
-    const asking = new AbortController();
-    this.asking = asking;
+    const request = new AbortController();
+    this.request = request;
     fill(this.element, this.heading("", spot.name, spot), working("loading details"));
     try {
-      const details = await this.actions.client.event(id, spot.table, spot.row, asking.signal);
-      if (!asking.signal.aborted) this.draw(details);
+      const details = await this.actions.client.event(id, spot.table, spot.row, request.signal);
+      if (!request.signal.aborted) this.draw(details);
     } catch (error) {
       if (takenBack(error)) return;
       this.shown = "";

@@ -22,8 +22,6 @@ from gpusight.analysis.counters import launch_quantities as q
 from gpusight.analysis.counters.counter_selection import LaunchSelection
 from gpusight.analysis.counters.launch_quantities import DURATION, measured
 from gpusight.analysis.kernel_summary import (
-    BLOCK,
-    GRID,
     SHAPE,
     classified,
     product,
@@ -34,6 +32,7 @@ from gpusight.analysis.kernel_summary import (
 from gpusight.analysis.roofline.roofline_points import roofline_points
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.results import Composite, Fact, Field, Fmt, TableResult
+from gpusight.trace.schema_gpu import BLOCK, GRID
 
 if TYPE_CHECKING:
     from gpusight.trace.trace import Trace

@@ -17,7 +17,6 @@ import polars as pl
 from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
 from gpusight.analysis.counters.launch_quantities import LaunchQuantity, measured
-from gpusight.analysis.kernel_summary import BLOCK, GRID
 from gpusight.analysis.occupancy.launch_occupancy import (
     LIMIT_QUANTITIES,
     device_rows,
@@ -28,6 +27,7 @@ from gpusight.hardware.gpu_lookup import listed_gpu, with_measured
 from gpusight.hardware.sm_limits import occupancy
 from gpusight.naming.kernel_names import classify
 from gpusight.results import Evidence
+from gpusight.trace.schema_gpu import BLOCK, GRID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -14,7 +14,7 @@ import polars as pl
 
 from gpusight.analysis.attribution.nested_intervals import NONE
 from gpusight.analysis.attribution.work_causes import attribute
-from gpusight.analysis.capture_info import STACK_SOURCES
+from gpusight.analysis.capture_info import DEF_LINES, STACK_SOURCES
 from gpusight.analysis.gpu_schedule import OpKind
 from gpusight.analysis.hotspots.host_stacks import HostStacks, host_stacks, range_stacks
 from gpusight.analysis.ledger.idle_contributors import IdleContributors
@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.hotspots.flame_graph import FlameGraph
-    from gpusight.analysis.ledger.device_ledger import Accounting, DeviceAccount
+    from gpusight.analysis.ledger.accounting import Accounting
+    from gpusight.analysis.ledger.device_ledger import DeviceAccount
     from gpusight.analysis.ledger.host_threads import HostTime
     from gpusight.analysis.steps.step_window import StepWindow
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
     from gpusight.trace.trace import Trace
 
 
@@ -50,7 +51,7 @@ MEASURES = {
 """What a flame graph can show: its title and unit."""
 GROUPS = ("line", "function", "module", "package", "stack", "range")
 """What time can be summed by; `stack` and `range` are trees, the last one of NVTX ranges."""
-NO_STACK = "(no stack)"
+NO_STACK, NO_RANGE = "(no stack)", "(no range)"
 HOW_TO_RECORD = (
     "record them with: gpusight record -- python train.py, or torch.profiler's with_stack=True"
 )
@@ -88,6 +89,44 @@ _KEYS = {
     "module": ["module"],
     "package": ["package"],
 }
+
+
+@dataclass(frozen=True)
+class TrackWork:
+    """What belongs to one track of a timeline: a host thread, or a stream of a GPU."""
+
+    keys: Mapping[str, int | None]
+    """Columns of events and their values: `process` and `thread`, or those of a stream. Those
+    without a value do not count."""
+
+    @property
+    def is_thread(self) -> bool:
+        """Whether it is a host thread."""
+        return "thread" in self.keys
+
+    def of_gpu(self, trace: Trace, schedule: GpuSchedule) -> Flags:
+        """Mark the GPU activities that the thread launched, or that ran in the stream."""
+        ops = schedule.ops
+        chosen = np.zeros(len(ops), np.bool_)
+        if self.is_thread:
+            called = np.flatnonzero(ops.call != NONE)
+            wanted = tuple(self.keys[name] for name in ("process", "thread"))
+            own = np.array([key == wanted for key in schedule.threads], np.bool_)
+            chosen[called] = own[schedule.calls.thread[ops.call[called]]]
+            return chosen
+        known = {name: value for name, value in self.keys.items() if value is not None}
+        same = [pl.col(name).eq_missing(pl.lit(value)) for name, value in known.items()]
+        for kind in OpKind:
+            rows = np.flatnonzero(ops.kind == kind)
+            if len(rows):
+                of_stream = trace.table(kind.table, list(known)).select(pl.all_horizontal(same))
+                chosen[rows] = of_stream.to_series().to_numpy()[ops.row[rows]]
+        return chosen
+
+    def of_host(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Keep the rows of the thread; a stream has none."""
+        same = pl.col("thread") == pl.lit(self.keys.get("thread"), pl.Int64)
+        return rows.filter(same.fill_null(value=False))
 
 
 @dataclass(frozen=True)
@@ -144,6 +183,11 @@ class Hotspots:
         return f"Hotspots by {self.by}"
 
     @property
+    def nowhere(self) -> str:
+        """What time without a stack, or outside of all ranges, is called."""
+        return NO_RANGE if self.by == "range" else NO_STACK
+
+    @property
     def is_tree(self) -> bool:
         """Whether its rows are a tree."""
         return self.by in {"stack", "range"}
@@ -173,7 +217,7 @@ class Hotspots:
         sites = np.arange(len(tree)) if self.all_frames or self.is_tree else tree.own_sites
         frames = tree.frames[tree.frame[sites]].with_columns(package=_package(pl.col("module")))
         nothing = pl.DataFrame(
-            {name: [NO_STACK if name == "function" else None] for name in frames.columns},
+            {name: [self.nowhere if name == "function" else None] for name in frames.columns},
             schema=frames.schema,
         )
         values = [times.idle_ns(), times.gpu_ns, times.host_ns, times.samples, times.launches]
@@ -307,8 +351,9 @@ def hotspots(
     steps: str | None = None,
     window: tuple[int | None, int | None] | None = None,
     warmup: bool = False,
+    track: TrackWork | None = None,
 ) -> Hotspots | NotApplicable:
-    """Sum idle GPU time, GPU time and host time by line of code."""
+    """Sum idle GPU time, GPU time and host time by line of code, of all tracks or of one."""
     if by not in GROUPS:
         raise UsageError(f"cannot sum by {by!r}", hint=f"by is one of: {', '.join(GROUPS)}")
     if of not in MEASURES:
@@ -319,7 +364,7 @@ def hotspots(
     if stacks is None:
         return without_stacks()
     if not any(trace.has(table) for table in GPU_WORK):
-        return _host_only(trace, stacks, by=by, of=of, all_frames=all_frames)
+        return _host_only(trace, stacks, by=by, of=of, all_frames=all_frames, track=track)
     chosen = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(chosen, NotApplicable):
         return replace(chosen, command=COMMAND)
@@ -327,7 +372,7 @@ def hotspots(
     accounts = [a for a in made.accounts if selection.device in (None, a.device)]
     if not accounts:
         return NotApplicable(COMMAND, "no GPU work in the selection")
-    times = stack_times(trace, stacks, made, accounts)
+    times = stack_times(trace, stacks, made, accounts, track)
     meta = _meta(trace, times, chosen)
     notes = (*chosen.notes, *_notes(times, meta))
     return Hotspots(times, by, all_frames, chosen.text, meta, notes, stacks.counts_samples, of)
@@ -340,24 +385,34 @@ def without_stacks() -> NotApplicable:
 
 
 def stack_times(
-    trace: Trace, stacks: HostStacks, made: Accounting, accounts: list[DeviceAccount]
+    trace: Trace,
+    stacks: HostStacks,
+    made: Accounting,
+    accounts: list[DeviceAccount],
+    track: TrackWork | None = None,
 ) -> StackTimes:
-    """Measure what each stack is behind, on these GPUs, in a window."""
+    """Measure what each stack is behind, on these GPUs or one track, in a window."""
     schedule = made.schedule
     op_nodes = launch_stacks(trace, stacks, schedule)
+    chosen = np.ones(len(schedule.ops), np.bool_)
+    if track is not None:
+        chosen = track.of_gpu(trace, schedule)
     idle = pl.concat(
         [idle_stacks(trace, stacks, schedule, made.hosts, a, op_nodes) for a in accounts]
     )
+    if track is not None:
+        idle = idle.filter(pl.Series(np.append(chosen, False)[idle["op"].to_numpy()]))
     count = len(stacks.tree)
     gpu_ns, launches = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
     for account in accounts:
         busy = account.spans.gap < 0
+        busy[busy] = chosen[account.spans.op[busy]]
         nodes = op_nodes[account.spans.op[busy]]
         gpu_ns += _sum_by_node(nodes, account.spans.length_ns[busy], count)
-        own = (schedule.ops.device == account.device) & ~schedule.ops.carried
+        own = (schedule.ops.device == account.device) & ~schedule.ops.carried & chosen
         launches += _sum_by_node(op_nodes[own], np.ones(int(own.sum()), np.int64), count)
-    host_ns, samples = _host(stacks, schedule.start_ns, schedule.end_ns)
-    memory = _memory(trace, stacks, schedule.start_ns, schedule.end_ns)
+    host_ns, samples = _host(stacks, schedule.start_ns, schedule.end_ns, track)
+    memory = _memory(trace, stacks, schedule.start_ns, schedule.end_ns, track)
     return StackTimes(stacks, idle, gpu_ns, host_ns, samples, launches, memory)
 
 
@@ -369,7 +424,10 @@ def idle_stacks(
     account: DeviceAccount,
     op_nodes: Ints,
 ) -> pl.DataFrame:
-    """Divide the idle time of a GPU among stacks: `node`, `cause`, `ns`, `near`."""
+    """Divide the idle time of a GPU among stacks: `node`, `cause`, `ns`, `near`.
+
+    `op` is the activity that ended the gap; `NONE` at the end of the window.
+    """
     contributors = IdleContributors(schedule, hosts)
     stretches = contributors.stretches(account)
     known = stretches.host_thread != NONE
@@ -385,10 +443,12 @@ def idle_stacks(
     rest = np.flatnonzero(launching == NONE)
     spread = stacks.spread(wanted[rest], stretches.start_ns[rest], stretches.end_ns[rest])
     late_ns = (stretches.end_ns - stretches.start_ns)[late]
+    of_stretch = np.concatenate((rest[spread.stretch], late))
     return pl.DataFrame(
         {
             "node": np.concatenate((spread.node, launching[late])),
-            "cause": stretches.cause[np.concatenate((rest[spread.stretch], late))],
+            "cause": stretches.cause[of_stretch],
+            "op": stretches.op[of_stretch],
             "ns": np.concatenate((spread.ns, late_ns)),
             "near": np.concatenate((spread.near, np.zeros(len(late), np.int64))),
         }
@@ -446,9 +506,13 @@ def _bursts(schedule: GpuSchedule) -> tuple[Ints, Ints]:
     return first, last
 
 
-def _host(stacks: HostStacks, start_ns: int, end_ns: int) -> tuple[Ints, Ints]:
+def _host(
+    stacks: HostStacks, start_ns: int, end_ns: int, track: TrackWork | None = None
+) -> tuple[Ints, Ints]:
     """Return time and samples of host threads in a window, by node."""
     frame, count = stacks.frame, len(stacks.tree)
+    if track is not None:
+        frame = track.of_host(frame)
     sampled = frame.filter(
         pl.col("weight_ns").is_not_null(),
         pl.col("start_ns") >= start_ns,
@@ -464,7 +528,9 @@ def _host(stacks: HostStacks, start_ns: int, end_ns: int) -> tuple[Ints, Ints]:
     return host_ns, _sum_by_node(nodes, np.ones(len(nodes), np.int64), count)
 
 
-def _memory(trace: Trace, stacks: HostStacks, start_ns: int, end_ns: int) -> Ints:
+def _memory(
+    trace: Trace, stacks: HostStacks, start_ns: int, end_ns: int, track: TrackWork | None = None
+) -> Ints:
     """Return the memory allocated in a window, by node."""
     count = len(stacks.tree)
     if not trace.has("memory_events"):
@@ -475,6 +541,8 @@ def _memory(trace: Trace, stacks: HostStacks, start_ns: int, end_ns: int) -> Int
         pl.col("operation").cast(pl.String) == "allocation",
         pl.col("time_ns").is_between(start_ns, end_ns, closed="left"),
     )
+    if track is not None:
+        events = track.of_host(events)
     chains = stacks.call_nodes.get("memory_events")
     if chains is not None:
         nodes = chains[events["row"].to_numpy()]
@@ -485,18 +553,24 @@ def _memory(trace: Trace, stacks: HostStacks, start_ns: int, end_ns: int) -> Int
 
 
 def _host_only(
-    trace: Trace, stacks: HostStacks, *, by: str, of: str, all_frames: bool
+    trace: Trace,
+    stacks: HostStacks,
+    *,
+    by: str,
+    of: str,
+    all_frames: bool,
+    track: TrackWork | None = None,
 ) -> Hotspots | NotApplicable:
     """Sum up host time of a capture without GPU work: imported stacks, memory snapshots."""
     first = int(stacks.frame["start_ns"].min() or 0)  # type: ignore[arg-type]
     last = int(stacks.frame["end_ns"].max() or 0) + 1  # type: ignore[arg-type]
     count = len(stacks.tree)
-    host_ns, samples = _host(stacks, first, last)
-    memory = _memory(trace, stacks, -(1 << 62), 1 << 62)
+    host_ns, samples = _host(stacks, first, last, track)
+    memory = _memory(trace, stacks, -(1 << 62), 1 << 62, track)
     if not host_ns.any() and not memory.any():
         return without_stacks()
     none = np.zeros(count + 1, np.int64)
-    empty = pl.DataFrame(schema=dict.fromkeys(("node", "cause", "ns", "near"), pl.Int64()))
+    empty = pl.DataFrame(schema=dict.fromkeys(("node", "cause", "op", "ns", "near"), pl.Int64()))
     times = StackTimes(stacks, empty, none, host_ns, samples, none, memory)
     meta = _meta(trace, times, None)
     if of != "memory" or not memory.any():
@@ -530,6 +604,8 @@ def _notes(times: StackTimes, meta: Mapping[str, Any]) -> list[str]:
     """Say where stacks come from, and how much of the time has none."""
     words = [STACK_SOURCES[source] for source in times.stacks.sources]
     notes = [f"stacks: {', '.join(words)}"] if words else []
+    if times.stacks.has_def_lines:
+        notes.append(DEF_LINES)
     idle_ns = max(1, meta["idle_ns"])
     near = meta["idle_near_ns"] / idle_ns
     if near > _MIN_NOTED_SHARE:
@@ -539,5 +615,6 @@ def _notes(times: StackTimes, meta: Mapping[str, Any]) -> list[str]:
         )
     none = meta["idle_without_stack_ns"] / idle_ns
     if none > _MIN_NOTED_SHARE:
-        notes.append(f"{format_share(none)} of the idle time has no stack anywhere near")
+        where = "has no stack anywhere near" if times.stacks.sources else "is outside of all ranges"
+        notes.append(f"{format_share(none)} of the idle time {where}")
     return notes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,11 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.nested_intervals import first_known, lookup
-from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind, ScheduleTiming, build_schedule
-from gpusight.analysis.ledger.idle_causes import host_time
+from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind, ScheduleTiming
 from gpusight.analysis.ledger.ledger_entries import (
     IDLE,
     ActivityPriority,
+    EntryLabel,
     EntryLabels,
     IdleCause,
     label_work,
@@ -24,10 +24,11 @@ from gpusight.core import native
 from gpusight.trace.intervals import distinct, search
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.ledger.host_threads import HostTime
     from gpusight.trace.intervals import Flags, Ints
-    from gpusight.trace.trace import Trace
 
 
 _QUEUED_NS = 10_000
@@ -72,6 +73,11 @@ class DeviceSpans:
         """How long each one is."""
         lengths: Ints = self.end_ns - self.start_ns
         return lengths
+
+    def part(self, first: int, after: int) -> DeviceSpans:
+        """Return those at some positions, without copying them."""
+        columns = (self.start_ns, self.end_ns, self.op, self.gap)
+        return DeviceSpans(*(column[first:after] for column in columns))
 
     @property
     def idle(self) -> DeviceSpans:
@@ -128,10 +134,13 @@ def spans_of(
     """Cut the window of a GPU into spans."""
     own = _in_order(schedule, timing, labels, device)
     priorities = labels.priorities
-    layers = [_Layer.of(timing, own[priorities[own] == priority]) for priority in ActivityPriority]
+    present = (own[priorities[own] == priority] for priority in ActivityPriority)
+    layers = [layer for ops in present if len((layer := _Layer.of(timing, ops)).op)]
     edges = np.array([timing.start_ns, max(timing.start_ns, timing.end_ns)])
     cuts = distinct(edges, *(x.start_ns for x in layers), *(x.end_ns for x in layers))
-    op = first_known([layer.running(cuts[:-1]) for layer in layers])
+    op = first_known(
+        [layer.running(cuts[:-1]) for layer in layers] or [np.full(len(cuts) - 1, NONE)]
+    )
     idle = op == NONE
     gap = np.where(idle, np.cumsum(idle) - 1, NONE)
     spans = DeviceSpans(cuts[:-1], cuts[1:], op, gap)
@@ -172,8 +181,6 @@ class _Layer:
 
     def running(self, times: Ints) -> Ints:
         """Return what runs at each time; `NONE` for nothing."""
-        if not len(self.op):
-            return np.full(len(times), NONE, np.int64)
         at = search(self.start_ns, times, side="right") - 1
         return np.where((at >= 0) & (times < self.end_ns[at]), self.op[at], NONE)
 
@@ -238,6 +245,8 @@ def _inside_graph(
 
 def _usual_latency_ns(schedule: GpuSchedule, timing: ScheduleTiming, own: Ints) -> float:
     """Return the median time from the end of a launch to what waited for nothing else."""
+    if not len(own):
+        return 0.0
     ops = schedule.ops
     by_stream = own[np.argsort(ops.stream_id[own], kind="stable")]
     stream, end = ops.stream_id[by_stream], timing.op_end_ns[by_stream]
@@ -346,20 +355,21 @@ class DeviceAccount:
     @cached_property
     def ledger(self) -> DeviceLedger:
         """The ledger of the whole window."""
+        return ledger_of(self.device, self.totals)
+
+    @cached_property
+    def totals(self) -> dict[EntryLabel | IdleCause, int]:
+        """The ns of each label and cause that holds any."""
         whole_window = np.zeros(len(self.spans), np.int64)
-        sums = self._sums(self.spans, whole_window, 1)[0]
-        known = self.labels.known
-        parts: dict[str, list[LedgerPart]] = {}
-        for at in sorted(np.flatnonzero(sums[: len(known)]), key=lambda at: known[at].priority):
-            label = known[at]
-            part = LedgerPart(int(sums[at]), label.precision, label.tensor_core, label.memory)
-            parts.setdefault(label.entry, []).append(part)
-        for cause in IdleCause:
-            if idle_ns := int(sums[len(known) + cause]):
-                parts[cause.entry] = [LedgerPart(idle_ns)]
-        total_ns = int(sums.sum())
-        entries = (_entry(name, of_entry, total_ns) for name, of_entry in parts.items())
-        return DeviceLedger(self.device, tuple(entries))
+        sums = self._sums(self.spans, whole_window, 1)[0].tolist()
+        counted = zip((*self.labels.known, *IdleCause), sums, strict=True)
+        return {what: ns for what, ns in counted if ns}
+
+    def inside(self, start_ns: int, end_ns: int) -> DeviceAccount:
+        """Return the spans of a part of the window."""
+        spans = self.spans.cut(np.array([start_ns, end_ns]))
+        first, after = (int(np.searchsorted(spans.start_ns, t)) for t in (start_ns, end_ns))
+        return replace(self, spans=spans.part(first, after))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -415,16 +425,34 @@ class DeviceAccount:
 
 
 def account(
-    schedule: GpuSchedule, hosts: HostTime, timing: ScheduleTiming | None = None
+    schedule: GpuSchedule,
+    hosts: HostTime,
+    timing: ScheduleTiming | None = None,
+    devices: Iterable[int] | None = None,
 ) -> list[DeviceAccount]:
-    """Cut the window of every GPU that worked into spans, ready to be summed."""
+    """Cut the window of every GPU that worked into spans, ready to be summed; or of some GPUs."""
     times = timing or measured_timing(schedule)
     labels = label_work(schedule)
     accounts = []
-    for device in pl.Series(schedule.ops.device).unique().sort():
+    for device in pl.Series(schedule.ops.device).unique().sort() if devices is None else devices:
         spans, gaps = spans_of(schedule, times, labels, int(device))
         accounts.append(DeviceAccount(int(device), spans, gaps, labels, hosts))
     return accounts
+
+
+def ledger_of(device: int, totals: Mapping[EntryLabel | IdleCause, int]) -> DeviceLedger:
+    """Make the ledger of a GPU of the ns of labels and causes."""
+    labels = [what for what in totals if isinstance(what, EntryLabel)]
+    parts: dict[str, list[LedgerPart]] = {}
+    for label in sorted(labels, key=lambda label: label.priority):
+        part = LedgerPart(totals[label], label.precision, label.tensor_core, label.memory)
+        parts.setdefault(label.entry, []).append(part)
+    for cause in IdleCause:
+        if cause in totals:
+            parts[cause.entry] = [LedgerPart(totals[cause])]
+    total_ns = sum(totals.values())
+    entries = (_entry(name, of_entry, total_ns) for name, of_entry in parts.items())
+    return DeviceLedger(device, tuple(entries))
 
 
 def _entry(name: str, parts: list[LedgerPart], total_ns: int) -> LedgerEntry:
@@ -433,38 +461,3 @@ def _entry(name: str, parts: list[LedgerPart], total_ns: int) -> LedgerEntry:
     shown = any(part.precision or part.memory for part in parts)
     ordered = sorted(parts, key=lambda part: -part.ns) if shown else ()
     return LedgerEntry(name, ns, ns / total_ns if total_ns else None, tuple(ordered))
-
-
-@dataclass(frozen=True)
-class Accounting:
-    """A window of a capture, and its ledger, which is computed when it is first needed."""
-
-    trace: Trace
-    start_ns: int
-    end_ns: int
-    process: int | None = None
-    """The only one that counts; None for all."""
-
-    def or_known(self, known: Accounting | None) -> Accounting:
-        """Return what is known already, where it is of the same window."""
-        return known if known is not None and known == self else self
-
-    @cached_property
-    def schedule(self) -> GpuSchedule:
-        """The GPU activities and the API calls of the window."""
-        return build_schedule(self.trace, self.start_ns, self.end_ns, process=self.process)
-
-    @cached_property
-    def hosts(self) -> HostTime:
-        """What each host thread did at every instant."""
-        return host_time(self.trace, self.schedule)
-
-    @cached_property
-    def accounts(self) -> tuple[DeviceAccount, ...]:
-        """The spans of every GPU that worked."""
-        return tuple(account(self.schedule, self.hosts))
-
-    @property
-    def ledger(self) -> Ledger:
-        """Where the time of every GPU went."""
-        return Ledger(self.start_ns, self.end_ns, tuple(a.ledger for a in self.accounts))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.analysis.aggregates import DURATION, names_of
-from gpusight.analysis.kernel_summary import BLOCK, GRID
 from gpusight.analysis.nsys_stats.memory_stats import (
     MEMSET,
     copy_name,
@@ -26,7 +25,7 @@ from gpusight.analysis.nsys_stats.stats_reports import (
     summarize_times,
     time_headers,
 )
-from gpusight.naming.name_parts import parts_of
+from gpusight.trace.schema_gpu import BLOCK, GRID
 
 if TYPE_CHECKING:
     from gpusight.analysis.nsys_stats.stats_reports import ReportArguments
@@ -105,6 +104,8 @@ def with_label(trace: Trace, arguments: ReportArguments, columns: list[str]) -> 
         full = trace.table("kernels", ["name"])["name"].cast(pl.String)
         return frame.with_columns(label.cast(pl.String).fill_null(full))
     if name == "name" and wanted == "base_name":
+        from gpusight.naming.name_parts import parts_of
+
         base = [parts_of(name)[1].base for name in names_of(label)]
         return frame.with_columns(
             pl.Series(base, dtype=pl.String).gather(label.to_physical()).alias("label")

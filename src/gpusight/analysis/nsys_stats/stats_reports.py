@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpusight.analysis.aggregates import DURATION, names_of, share_of
-from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
@@ -145,6 +144,8 @@ def add_thread(trace: Trace, frame: pl.DataFrame) -> pl.DataFrame:
 
 def add_device_label(trace: Trace, frame: pl.DataFrame, label: str) -> pl.DataFrame:
     """Add name and number of each row's `device`, such as `NVIDIA H200 (0)`."""
+    from gpusight.analysis.capture_info import device_names
+
     names = {d: f"{name or 'GPU'} ({d})" for d, name in device_names(trace).items()}
     labels = pl.DataFrame(
         {"device": list(names), label: list(names.values())},

@@ -11,7 +11,7 @@ from gpusight.analysis.aggregates import DURATION
 from gpusight.analysis.counters import launch_quantities as q
 from gpusight.analysis.counters.counter_selection import LaunchSelection, of_kernel
 from gpusight.analysis.counters.launch_quantities import LaunchQuantity, measured, metric
-from gpusight.analysis.kernel_summary import BLOCK, GRID, product, whole
+from gpusight.analysis.kernel_summary import product, whole
 from gpusight.analysis.occupancy.block_occupancy import (
     BLOCK_SIZE_CHANGE,
     REGISTER_CHANGE,
@@ -22,6 +22,7 @@ from gpusight.analysis.occupancy.block_occupancy import (
 from gpusight.analysis.selection import ResolvedSelection, Selection
 from gpusight.hardware.gpu_lookup import listed_gpu
 from gpusight.hardware.sm_limits import LIMITS, SM_LIMITS, BlockShape, occupancy, whole_carve_out
+from gpusight.trace.schema_gpu import BLOCK, GRID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -49,7 +49,6 @@ HOST, INPUT, MORE_WORK, SLOW_KERNELS, UPSTREAM, NETWORK = (
     "upstream",
     "network",
 )
-CAUSES = (HOST, INPUT, MORE_WORK, SLOW_KERNELS, UPSTREAM, NETWORK)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,11 @@ def _covering_most(
     codings: list[Activities], compared: Activities, min_kinds: int
 ) -> Period | None:
     periods = [
-        p for coding in codings for p in periods_of(coding) if _kinds_in(coding, p) >= min_kinds
+        p
+        for coding in codings
+        for p in periods_of(coding)
+        # Long ones with a copy or a wait are not alike by chance, even of one kind less.
+        if _kinds_in(coding, p) + (p.length >= _LONG and is_marked(compared, p)) >= min_kinds
     ]
     if min_kinds > 1:  # by chance a few parts have the same categories of kernels
         periods = [p for p in periods if p.same_counts or len(p.starts) >= _MIN_VAGUE]
@@ -204,7 +208,7 @@ def _apart(periods: list[Period]) -> list[Period]:
         exact = kept and kept[-1].same_counts and period.same_counts
         if kept and kept[-1].length < (_LONGER if exact else 2) * period.length:
             gain = period.coverage - kept[-1].coverage
-            rank = [(p.same_counts, len(p.starts)) for p in (period, kept[-1])]
+            rank = [(p.same_counts, p.whole.sum()) for p in (period, kept[-1])]
             better = gain > _SAME or (gain > -_SAME and rank[0] > rank[1])
             kept[-1] = period if better else kept[-1]
         else:
@@ -362,9 +366,9 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
     `covers` is whether inner periods hold nearly all work.
     """
     kernels, own_kernels = _outside(sequence, outer, inner)
-    updated, backward, fed = (
-        _share_with(sequence, kind, inner) >= _NEARLY_ALL
-        for kind in ("updates", "backward", "feeds")
+    updated = _trains_in(sequence, outer, inner)
+    backward, fed = (
+        _share_with(sequence, kind, inner) >= _NEARLY_ALL for kind in ("backward", "feeds")
     )
     if outer.same_counts and not inner.same_counts:
         # Two halves of a program may hold the same by chance.
@@ -377,8 +381,11 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
     if not covers or _share_with(sequence, "updates", outer) >= _NEARLY_ALL:
         return False
     if fed:
-        # Parts of a batch in turn, on several streams: the host pauses after all of them only.
-        return _pauses(sequence, inner) or not _pauses(sequence, outer)
+        # Parts of a batch in turn, on several streams: the host pauses after all of them only. An
+        # image is copied and looked at before its parts are.
+        own_input = kernels >= own_kernels and _outside(sequence, outer, inner, "feeds")[0] > 0
+        in_turn = not _pauses(sequence, inner) and _pauses(sequence, outer)
+        return not own_input and not in_turn
     if not inner.same_counts:
         return False
     if len(outer.starts) < _MIN_REPETITIONS:
@@ -389,6 +396,17 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
     if backward:
         return kernels <= _SMALL * own_kernels
     return not _is_request(sequence, outer, inner, kernels / max(1, own_kernels))
+
+
+def _trains_in(sequence: Activities, outer: Period, inner: Period) -> bool:
+    """Return whether inner periods update weights, and are no loop over them after a pass."""
+    if _share_with(sequence, "updates", inner) < _NEARLY_ALL:
+        return False
+    passes = [
+        max(_share_with(sequence, kind, period) for kind in ("heavy", "backward"))
+        for period in (inner, outer)
+    ]
+    return passes[0] >= _MAJORITY or passes[1] < _NEARLY_ALL
 
 
 def _is_request(sequence: Activities, outer: Period, inner: Period, outside: float) -> bool:
@@ -511,9 +529,11 @@ def _time_in(sequence: Activities, period: Period) -> int:
     return int((sequence.times[period.ends - 1] - sequence.times[period.starts]).sum())
 
 
-def _outside(sequence: Activities, outer: Period, inner: Period) -> tuple[int, int]:
+def _outside(
+    sequence: Activities, outer: Period, inner: Period, kind: str = "computes"
+) -> tuple[int, int]:
     """Count the kernels of a typical outer period outside inner ones, and those of an inner one."""
-    before = sequence.before("computes")
+    before = sequence.before(kind)
     starts = inner.starts
     own = int(np.median(before[inner.ends] - before[starts]))
     inside = np.zeros(len(starts) + 1, np.int64)

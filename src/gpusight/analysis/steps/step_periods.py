@@ -262,7 +262,7 @@ def periods_of(sequence: Activities) -> list[Period]:
             same = [p for p in cut if p is not None and _same_order(levels[-1], p)]
             if not same:
                 break
-            best = max(same, key=lambda p: (round(p.coverage, 1), p.same_counts, len(p.starts)))
+            best = max(same, key=lambda p: (round(p.coverage, 1), p.same_counts, p.whole.sum()))
             periods.append(best)
             # As many repetitions of another loop may follow: layers of a pass, then batches.
             own = own[(kinds.last[own] <= best.starts[0]) | (kinds.first[own] >= best.next_start)]
@@ -456,11 +456,13 @@ def _segments(sequence: Activities, starts: Ints) -> Period | None:
     totals = counts.sum(axis=1)
     shared = np.minimum(counts, typical).sum(axis=1)
     whole = shared >= _ALIKE * typical.sum()
-    alike = whole & (shared >= _ALIKE * totals)
-    # Of the last one, waits and copies may be missing: the program goes on with something else.
+    # Copies and waits around other kernels each time are not the same again.
     kernels = sequence.kernel_codes
-    own = np.minimum(counts[-1], typical)[kernels].sum()
-    whole[-1] |= bool(own >= _ALIKE * typical[kernels].sum() > 0)
+    own = np.minimum(counts, typical)[:, kernels].sum(axis=1)
+    computing = typical[kernels].sum()
+    alike = whole & (shared >= _ALIKE * totals) & ((own > _MAJORITY * computing) | (computing == 0))
+    # Of the last one, waits and copies may be missing: the program goes on with something else.
+    whole[-1] |= bool(own[-1] >= _ALIKE * computing > 0)
     same_counts = bool(alike.mean() >= _MIN_ALIKE and whole.mean() >= _MIN_WHOLE and typical.any())
     same_counts &= bool(np.median(np.abs(np.diff(starts) - length)) <= 1 + _NEAR * length)
     if not same_counts:

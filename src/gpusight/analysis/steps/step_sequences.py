@@ -53,6 +53,8 @@ _MIN_OVERLAP = 0.5
 """Part of a period that runs at the same time as the next one; part of the periods that do."""
 _MIN_COVERAGE = 0.8
 """Coverage at which no vaguer coding is tried."""
+_MAJORITY = 0.5
+"""Part of steps in an inner loop whose number of repetitions explains how steps differ."""
 _FULL_COVERAGE = 0.95
 """Coverage at which nothing is left for a loop around one that has no mark of a step."""
 _GAIN = 0.2
@@ -67,6 +69,8 @@ _RESETS = re.compile(
     r"(?i)fill(?!_?tensormap)|zero_|memset|arange|iota|(?<![a-z])init(?:ial|_|<|\()"
 )
 """Names of kernels that set data up; those of random numbers have a category."""
+_REGION = r"_F\d*L\d+_\d+$|_l?\d+_gpu(?:__red)?$|\$ck_L\d+_\d+$|^__omp_offloading_.*_l\d+"
+"""Names of OpenACC and OpenMP kernels: their numbers are lines, which distinguish loops."""
 _FLAGS = ("updates", "backward", "heavy", "feeds", "reads", "resets", "with_host")
 _SCHEMA = {
     "launch_ns": pl.Int64(),
@@ -179,7 +183,7 @@ def _is_better(vague: Period, step: Period, by_name: Activities) -> bool:
         # An inner loop may have the same names in all steps, whatever their other kernels are.
         return not _same_names(vague, by_name)
     # A number of inner loops that varies is a reason for steps that differ.
-    explained = step.inner is not None and step.inner.coverage >= _MIN_COVERAGE * step.coverage
+    explained = step.inner is not None and step.inner.coverage >= _MAJORITY * step.coverage
     return not step.same_counts and not explained and vague.coverage >= step.coverage
 
 
@@ -280,7 +284,8 @@ def _names(names: pl.Series) -> pl.DataFrame:
     known = [distinct[code] for code in used]
     kinds = [classify(name).category if n < _MAX_NAMES else "" for n, name in enumerate(known)]
     kind = pl.Series("kind", kinds, pl.String)
-    family = pl.Series("family", known, pl.String).str.replace_all(r"\d+", "#")
+    name = pl.Series("family", known, pl.String)
+    family = name.str.replace_all(r"\d+", "#").zip_with(~name.str.contains(_REGION), name)
     return pl.DataFrame(
         {
             "code": used,

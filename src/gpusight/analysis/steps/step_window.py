@@ -152,25 +152,8 @@ class StepWindow:
         count = len(self.steps)
         steps = f"{count:,} step" if count == 1 else f"{count:,} steps"
         if count and self.kind in {WindowKind.STEPS, WindowKind.NUMBERED}:
-            step = format_time(self.step_ns, digits=3)
-            recorded = format_time(self.recorded_step_ns or self.step_ns, digits=3)
-            if self.is_estimate and recorded == step:
-                pass  # the host's time changed, and the step hardly
-            elif self.estimate_ns is not None and self.recorded_step_ns != self.step_ns:
-                without = "without the profiler (estimate)"
-                if self.is_estimate:  # its limits are in the note on what was taken off
-                    step = f"about {step} {without}, {recorded} recorded"
-                else:
-                    low, high = (format_time(ns, digits=3) for ns in self.estimate_ns)
-                    step = f"{step} recorded, about {in_one_unit(low, high, ' to ')} {without}"
-            elif recorded != step:
-                step = f"{step} without the profiler, {recorded} with it"
-            if self.kind is WindowKind.NUMBERED or not self.left_out:
-                return f"{steps} of {step}"
-            counts = {"warm-up": len(self.left_out) - self.partial, "partial": self.partial}
-            kinds = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
-            out = "step" if len(self.left_out) == 1 else "steps"
-            return f"{steps} of {step} ({kinds} {out} excluded)"
+            details = "; ".join(filter(None, (self._other_step_time, self._excluded)))
+            return f"{steps} of {self._step_time}" + (f" ({details})" if details else "")
         length = format_time(self.length_ns, digits=3)
         known = steps if count else "no steps found"
         if self.before_ns:
@@ -180,6 +163,33 @@ class StepWindow:
             return f"whole capture, {length}, {known}"
         chosen = "window" if self.kind is WindowKind.TIME else "range"
         return f"{chosen} of {length}" + (f", {steps}" if count else "")
+
+    @property
+    def _step_time(self) -> str:
+        about = "about " if self.is_estimate and self._other_step_time else ""
+        return f"{about}{format_time(self.step_ns, digits=3)}"
+
+    @property
+    def _other_step_time(self) -> str:
+        """The step time with the profiler, or without it where that is only known roughly."""
+        recorded_ns = self.recorded_step_ns or self.step_ns
+        if recorded_ns == self.step_ns and self.estimate_ns is not None:
+            if self.recorded_step_ns is not None:  # the profiler hardly slows the steps down
+                return ""
+            low, high = (format_time(ns, digits=3) for ns in self.estimate_ns)
+            return f"about {in_one_unit(low, high, ' to ')} without the profiler"
+        recorded = format_time(recorded_ns, digits=3)
+        if recorded == format_time(self.step_ns, digits=3):
+            return ""
+        return f"{recorded} with the profiler"
+
+    @property
+    def _excluded(self) -> str:
+        if self.kind is WindowKind.NUMBERED or not self.left_out:
+            return ""
+        counts = {"warm-up": len(self.left_out) - self.partial, "partial": self.partial}
+        kinds = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+        return f"{kinds} {'step' if len(self.left_out) == 1 else 'steps'} excluded"
 
     @property
     def time(self) -> TimeWindow:
@@ -362,7 +372,7 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
             row["inner_loop"] = None if chosen.inner_loop is None else asdict(chosen.inner_loop)
         return pl.DataFrame([row], schema=_WINDOW_SCHEMA)
 
-    row = trace.derive("window-15", find).row(0, named=True)
+    row = trace.derive("window-16", find).row(0, named=True)
     if row["reason"] is not None:
         return NotApplicable("focus", row["reason"], row["hint"])
     kept, left_out = (tuple(TraceStep(**step) for step in row[key]) for key in _STEP_LISTS)

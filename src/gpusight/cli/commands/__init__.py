@@ -1,16 +1,18 @@
 """One module per command; each has SUMMARY, DESCRIPTION, EXAMPLES, `add_arguments` and `run`.
 
 These modules import nothing heavy: what a command needs is imported inside its `run`, which
-keeps `gpusight --help` fast.
+keeps `gpusight --help` fast. A module is imported when its command is looked up.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
 
 class Command(Protocol):
@@ -59,8 +61,22 @@ GROUPS = {
 """Every command, in the groups and the order in which help lists them."""
 _MODULES = {"api": "api_calls"}
 """Commands whose module has another name."""
-COMMANDS: dict[str, Command] = {
-    name: cast("Command", import_module(f"{__name__}.{_MODULES.get(name, name)}"))
-    for names in GROUPS.values()
-    for name in names
-}
+
+
+class _Commands(Mapping[str, Command]):
+    """The commands by name; a module is imported when its command is used."""
+
+    def __getitem__(self, name: str) -> Command:
+        if name not in _NAMES:
+            raise KeyError(name)
+        return cast("Command", import_module(f"{__name__}.{_MODULES.get(name, name)}"))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_NAMES)
+
+    def __len__(self) -> int:
+        return len(_NAMES)
+
+
+_NAMES = dict.fromkeys(name for names in GROUPS.values() for name in names)
+COMMANDS = _Commands()

@@ -61,7 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-
     actions = {"build": build_file, "check": check_file, "plot": plot}
     return actions[args.action](args)
 

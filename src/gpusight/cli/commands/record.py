@@ -20,7 +20,8 @@ from gpusight.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from gpusight.recording.collect_stacks import StackFiles
-    from gpusight.recording.record_program import Recording, RecordingPlan
+    from gpusight.recording.plan_recording import RecordingPlan
+    from gpusight.recording.record_program import Recording
     from gpusight.recording.request import RecordRequest
 
 SUMMARY = "run a program and record a GPU profile"
@@ -234,7 +235,8 @@ def _add_showing(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     from gpusight.recording.launch_program import exec_program
-    from gpusight.recording.record_program import plan_again, plan_recording, record
+    from gpusight.recording.plan_recording import plan_recording
+    from gpusight.recording.record_program import record_planned
 
     request = _request(args)
     plan = plan_recording(request, dry_run=args.dry_run)
@@ -243,13 +245,7 @@ def run(args: argparse.Namespace) -> int:
     if plan is None:
         exec_program(request.program, os.environ)
     _check_writing(plan, args)
-    _announce(plan, args)
-    done = record(plan)
-    again = plan_again(plan, done)
-    if again is not None:
-        plan = again
-        _announce(plan, args)
-        done = record(plan)
+    plan, done = record_planned(plan, lambda each: _announce(each, args))
     return _report(plan, done, args)
 
 
@@ -345,7 +341,7 @@ def _announce(plan: RecordingPlan, args: argparse.Namespace) -> None:
 
     Of several ranks, only one prints.
     """
-    from gpusight.recording.record_program import INJECTED
+    from gpusight.recording.plan_recording import INJECTED
 
     if not plan.leads or args.quiet:
         return

@@ -24,8 +24,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-import adbc_driver_manager
-import adbc_driver_sqlite
 import polars as pl
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
@@ -154,6 +152,8 @@ class SqliteTables(RawTables):
         condition = _condition(only)
         if only is not None:  # else the rows that come are counted
             self._check_rows(table)
+        if only is not None and set(types.values()) == {"TEXT"}:
+            return self._read_texts(table, types, condition)
         self._check_texts(table, types)
         try:
             return self._read(table, types, condition, _Wrong.NONE)
@@ -185,6 +185,14 @@ class SqliteTables(RawTables):
                 yield self._read_span(table, types, "1", _Wrong.NONE, span)
             except (DamagedCaptureError, pl.exceptions.PolarsError):  # noqa: PERF203 - few pieces
                 yield self._read_span(table, types, "1", _Wrong.NULL, span)
+
+    def _read_texts(self, table: str, types: dict[str, str], condition: str) -> pl.DataFrame:
+        """Read the few rows of a table of texts without ADBC, which is slow to import."""
+        query = f"{_select(table, types, _Wrong.NONE)} WHERE {condition} LIMIT {self._max_rows}"
+        kinds: list[tuple[str, pl.DataType]] = []
+        for i in range(len(types)):
+            kinds += [(f"c{i}", pl.Binary()), (f"n{i}", pl.Int64())]
+        return _restore(pl.DataFrame(self._rows(query), schema=kinds, orient="row"), types)
 
     def _read(
         self, table: str, types: dict[str, str], condition: str, wrong: _Wrong
@@ -291,7 +299,11 @@ class SqliteTables(RawTables):
             first = end
 
     def _fetch(self, query: str) -> pl.DataFrame:
-        manager, driver = adbc_driver_manager, adbc_driver_sqlite._driver_path()
+        # Slow to import, and not needed where the core decodes all tables.
+        import adbc_driver_manager as manager
+        import adbc_driver_sqlite
+
+        driver = adbc_driver_sqlite._driver_path()
         try:
             with (
                 manager.AdbcDatabase(driver=driver, uri=self._uri) as database,
@@ -311,6 +323,7 @@ class SqliteTables(RawTables):
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
         """Run a query with few results; one that takes longer than the file warrants is ended."""
+        bytes_left = self._size
         steps_left = (_MIN_STEPS + _STEPS_A_BYTE * self._size) // _STEPS_AT_ONCE
 
         def is_over() -> bool:
@@ -323,7 +336,13 @@ class SqliteTables(RawTables):
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             connection.set_progress_handler(is_over, _STEPS_AT_ONCE)
             try:
-                return connection.execute(query).fetchall()
+                rows = []
+                for row in connection.execute(query):
+                    rows.append(row)
+                    bytes_left -= sum(len(value) for value in row if isinstance(value, bytes))
+                    if bytes_left < 0:
+                        self._damaged("a query gives more text than the file can hold")
+                return rows
             finally:
                 connection.close()
         except UnicodeDecodeError:  # raised by sqlite3 if it cannot decode SQLite's own message

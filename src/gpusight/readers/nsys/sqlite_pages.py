@@ -22,8 +22,11 @@ from gpusight.core.file_decoders import (
     BYTES,
     REAL,
     WHOLE,
+    ArrowColumn,
     SqliteFile,
     SqliteLeaves,
+    SqliteRows,
+    sqlite_columns,
     sqlite_leaves,
     sqlite_rows,
 )
@@ -32,7 +35,7 @@ from gpusight.read_progress import reading_bytes
 from gpusight.readers.nsys.raw_tables import decode_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from io import FileIO
     from pathlib import Path
 
@@ -99,25 +102,10 @@ class SqlitePages:
             if leaves is None:
                 return None
 
-            ranges = _ranges(file, leaves)
-            with reading_bytes(leaves.leaves * file.page_size) as progress:
-
-                def decode(some: range) -> tuple[pl.DataFrame, int] | None:
-                    part = _decode(file, leaves, some, layout, types)
-                    progress.done_bytes += len(some) * file.page_size
-                    return part
-
-                if len(ranges) == 1:
-                    parts = [decode(ranges[0])]
-                else:
-                    with ThreadPoolExecutor(min(_WORKERS, os.cpu_count() or 1)) as pool:
-                        parts = list(pool.map(decode, ranges))
-        frames = [part[0] for part in parts if part is not None]
-        # Pages that many rows share would make the table many times the file.
-        shared = sum(part[1] for part in parts if part is not None) > file.pages
-        if shared or len(frames) < len(parts):
-            return None
-        return frames[0] if len(frames) == 1 else pl.concat(frames, rechunk=True)
+            frame = _read_table(file, leaves, layout, types, in_place=True)
+            if frame is None:
+                frame = _read_table(file, leaves, layout, types, in_place=False)
+            return frame
 
     def _layout_of(self, table: str, types: dict[str, str]) -> _TableLayout | None:
         """Return how a table is stored, if the core can decode these columns of it."""
@@ -150,23 +138,69 @@ class SqlitePages:
         return {n: t for n, t in layouts.items() if n not in unclear and t.root > 1}
 
 
-def _decode(
+def _read_table(
     file: SqliteFile,
     leaves: SqliteLeaves,
-    some: range,
     layout: _TableLayout,
     types: dict[str, str],
-) -> tuple[pl.DataFrame, int] | None:
-    """Decode the rows on some leaves; give also how many pages besides them that took."""
+    *,
+    in_place: bool,
+) -> pl.DataFrame | None:
+    """Decode columns of all rows, slices of them at once.
+
+    In place, numbers are written to where they stay, which only a table allows whose row ids count
+    from 1: nobody has deleted rows.
+    """
     places = [layout.ordinals[column] for column in types]
-    rows = sqlite_rows(file, leaves, some, places, [_TYPES[t] for t in types.values()])
-    if rows is None:
+    kinds = [_TYPES[affinity] for affinity in types.values()]
+    whole = sqlite_columns(file, leaves, kinds) if in_place else None
+    if in_place and whole is None:
         return None
-    columns = []
-    for (name, affinity), column in zip(types.items(), rows.columns, strict=True):
-        series = pl.Series(column)
-        columns.append((decode_text(series) if affinity == "TEXT" else series).alias(name))
-    return pl.DataFrame(columns), rows.overflow_pages
+
+    def decode(some: range) -> SqliteRows | None:
+        return sqlite_rows(file, leaves, some, places, kinds, whole)
+
+    parts = _decode_slices(file, leaves, decode)
+    if parts is None:
+        return None
+    columns: list[Sequence[ArrowColumn]] = [*zip(*(part.columns for part in parts), strict=True)]
+    if whole is not None:
+        nulls = [sum(counts) for counts in zip(*(part.nulls for part in parts), strict=True)]
+        texts = iter(columns)
+        columns = [next(texts) if c is None else (c,) for c in whole.finished(nulls)]
+    named = zip(types.items(), columns, strict=True)
+    return pl.DataFrame([_joined(name, affinity, column) for (name, affinity), column in named])
+
+
+def _decode_slices(
+    file: SqliteFile, leaves: SqliteLeaves, decode: Callable[[range], SqliteRows | None]
+) -> list[SqliteRows] | None:
+    """Decode all leaves, slices of them at once; None where one cannot be."""
+    ranges = _ranges(file, leaves)
+    with reading_bytes(leaves.leaves * file.page_size) as progress:
+
+        def decode_slice(some: range) -> SqliteRows | None:
+            rows = decode(some)
+            progress.done_bytes += len(some) * file.page_size
+            return rows
+
+        if len(ranges) == 1:
+            decoded = [decode_slice(ranges[0])]
+        else:
+            with ThreadPoolExecutor(min(_WORKERS, os.cpu_count() or 1)) as pool:
+                decoded = list(pool.map(decode_slice, ranges))
+    parts = [rows for rows in decoded if rows is not None]
+    # Pages that many rows share would make the table many times the file.
+    shared = sum(part.overflow_pages for part in parts) > file.pages
+    return None if shared or len(parts) < len(decoded) else parts
+
+
+def _joined(name: str, affinity: str, parts: Sequence[ArrowColumn]) -> pl.Series:
+    """Make one series of the parts of a column."""
+    series = [pl.Series(part).alias(name) for part in parts]
+    if affinity == "TEXT":
+        series = [decode_text(part) for part in series]
+    return series[0] if len(series) == 1 else pl.concat(series, rechunk=True)
 
 
 def _ranges(file: SqliteFile, leaves: SqliteLeaves) -> list[range]:

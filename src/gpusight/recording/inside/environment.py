@@ -222,8 +222,6 @@ class ProcessRank:
     """A process's place among those that run one program together."""
 
     rank: int
-    local_rank: int | None
-    """Its place on its machine."""
     world: int | None
     """How many there are."""
     source: str
@@ -238,7 +236,6 @@ class ProcessRank:
 @dataclass(frozen=True)
 class _Launcher:
     rank: str
-    local: tuple[str, ...] = ()
     world: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     """One of these must be set too, or the variable is no sign of a launched process."""
@@ -246,21 +243,20 @@ class _Launcher:
 
 _LAUNCHERS = (
     # torchrun, accelerate and deepspeed; Kubernetes operators set RANK alone, for a whole pod.
-    _Launcher("RANK", ("LOCAL_RANK",), ("WORLD_SIZE",), ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")),
-    _Launcher("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_LOCAL_RANK",), ("OMPI_COMM_WORLD_SIZE",)),
-    _Launcher("MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_LOCAL_RANK",), ("MV2_COMM_WORLD_SIZE",)),
-    _Launcher("PMI_RANK", ("MPI_LOCALRANKID", "PALS_LOCAL_RANKID"), ("PMI_SIZE",)),
-    _Launcher("JSM_NAMESPACE_RANK", ("JSM_NAMESPACE_LOCAL_RANK",), ("JSM_NAMESPACE_SIZE",)),
-    _Launcher("FLUX_TASK_RANK", ("FLUX_TASK_LOCAL_ID",), ("FLUX_JOB_SIZE",)),
+    _Launcher("RANK", ("WORLD_SIZE",), ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")),
+    _Launcher("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
+    _Launcher("MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",)),
+    _Launcher("PMI_RANK", ("PMI_SIZE",)),
+    _Launcher("JSM_NAMESPACE_RANK", ("JSM_NAMESPACE_SIZE",)),
+    _Launcher("FLUX_TASK_RANK", ("FLUX_JOB_SIZE",)),
     _Launcher("ALPS_APP_PE"),
-    _Launcher("PMIX_RANK", ("SLURM_LOCALID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
+    _Launcher("PMIX_RANK", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
     _Launcher(
         "SLURM_PROCID",
-        ("SLURM_LOCALID",),
         ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
         ("SLURM_STEP_ID", "SLURM_STEPID"),
     ),
-    _Launcher("RANK", ("LOCAL_RANK",), ("WORLD_SIZE",), ("WORLD_SIZE",)),
+    _Launcher("RANK", ("WORLD_SIZE",), ("WORLD_SIZE",)),
 )
 """From the innermost launcher to the outermost."""
 
@@ -301,7 +297,7 @@ def _ranks(environ: Mapping[str, str]) -> Iterator[ProcessRank]:
             continue
         world = _first_number(launcher.world, environ)
         if world is None or rank < world:  # else left over from another run
-            yield ProcessRank(rank, _first_number(launcher.local, environ), world, launcher.rank)
+            yield ProcessRank(rank, world, launcher.rank)
 
 
 def _launched(launcher: _Launcher, environ: Mapping[str, str]) -> bool:

@@ -47,8 +47,6 @@ LAUNCHING, ALL_THREADS = "launching", "all"
 THREADS = (LAUNCHING, ALL_THREADS)
 MIN_HZ, DEFAULT_HZ, MAX_HZ = 50, 200, 500
 MAX_DEPTH = 100
-MAX_COST = 0.02
-"""Share of a core that sampling may take; the rate is lowered before it does."""
 
 PROCESS, CLOCK, THREAD, FRAMES, NODES, SAMPLES = b"P", b"C", b"T", b"F", b"N", b"D"
 RATE, RESET, CAPTURE, END = b"R", b"Z", b"X", b"E"
@@ -63,6 +61,7 @@ SAMPLE = struct.Struct("<IIII")
 """Offset from the chunk's time in ns, lateness in µs, thread, node."""
 
 _TARGET_COST, _COMFORTABLE_COST = 0.015, 0.006
+"""Shares of a core: above the first sampling slows down, below the second it speeds up again."""
 _MIN_HZ = 1.0
 _WATCHED_TICKS = 16
 """So often the cost is looked at."""
@@ -74,6 +73,8 @@ _LOOK_AROUND = 8
 _SHORT_WAIT_S = 0.0001
 """How long we wait until Python requests the GIL from the program. Its own 5 ms are longer than
 most programs keep it, so samples would only be taken where they let go of it: at their waits."""
+_HELD_NS = 1_000_000
+"""A sample that comes so much later waited for a call that kept the GIL."""
 _SET_TIMER_SLACK = 29
 _MAX_FRAMES, _MAX_NODES = 50_000, 100_000
 _MAX_BYTES = 1 << 30
@@ -94,6 +95,8 @@ _LAUNCHES = (
     "/triton/",
 )
 """Files whose frames show that a thread launches GPU work."""
+_COMPILER = ("/torch/_dynamo/convert_frame.py", "_compile", "code")
+"""The function of torch.compile that compiles, and its variable that has the code of a function."""
 _WAITING, _SAMPLING, _OVER = 0, 1, 2
 _WARNS_OF_THREADS = sys.platform == "linux" and sys.version_info >= (3, 12)
 """Such a Python counts the threads right after `os.fork`, and warns where there are others. Ours
@@ -158,6 +161,8 @@ class StackTable:
         """Kept, or another code could get the address of one that is gone."""
         self._nodes: dict[int, int] = {}
         self._launching: set[int] = set()
+        self._compiling: set[int] = set()
+        """Frames of torch.compile that compile a function."""
         self.new_frames: list[tuple[str, str, str, int]] = []
         self.new_nodes = array.array("I")
 
@@ -175,6 +180,8 @@ class StackTable:
             number = known.get((id(code), frame.f_lasti))
             if number is None:
                 number = self._number(frame, code)
+            if number in self._compiling:
+                number = self._compiled(frame, number)
             numbers.append(number)
             frame = frame.f_back
         nodes, node = self._nodes, NO_PARENT if frame is None else CUT_OFF
@@ -201,10 +208,32 @@ class StackTable:
             name = getattr(code, "co_qualname", code.co_name)
             file = code.co_filename
             self.new_frames.append((file, name, module if type(module) is str else "", line))
-            if any(part in file.replace("\\", "/") for part in _LAUNCHES):
+            path = file.replace("\\", "/")
+            if any(part in path for part in _LAUNCHES):
                 self._launching.add(number)
+            if path.endswith(_COMPILER[0]) and code.co_name == _COMPILER[1]:
+                self._compiling.add(number)
         self._by_place[id(code), frame.f_lasti] = number
         return number
+
+    def _compiled(self, frame: FrameType, number: int) -> int:
+        """Give a frame that compiles a function a number that names the function."""
+        function = frame.f_locals.get(_COMPILER[2])
+        if not isinstance(function, type(frame.f_code)):
+            return number
+        key = id(function), -1 - number
+        found = self._by_line.get(key)
+        if found is None:
+            found = self._by_line[key] = len(self._by_line)
+            self._codes[id(function)] = function
+            name = getattr(function, "co_qualname", function.co_name)
+            file = function.co_filename.replace("\\", "/").rpartition("/")[2]
+            named = f"{_COMPILER[1]} {name} ({file}:{function.co_firstlineno})"
+            compiler = frame.f_code.co_filename, named, frame.f_globals.get("__name__") or ""
+            self.new_frames.append((*compiler, frame.f_lineno or 0))
+            if number in self._launching:
+                self._launching.add(found)
+        return found
 
 
 class StackFile:
@@ -581,6 +610,8 @@ class StackSampler:
         looks |= self._all
         for ident, frame in frames.items():
             if ident != own and (looks or ident in self._launching):
+                if late_ns > _HELD_NS and ident == self._main:
+                    frame = _interrupted(frame)  # noqa: PLW2901
                 self._note(ident, frame, times)
         self._samples += 1
         self._late += late_ns * self._hz > 1e9
@@ -697,6 +728,18 @@ class StackSampler:
         }
         self._pending.append(json_chunk(END, about))
         self._flush(now_ns)
+
+
+def _interrupted(frame: FrameType) -> FrameType:
+    """Return what a signal handler that has just begun interrupts.
+
+    When a call ends that kept the GIL, Python runs handlers before it gives the GIL to us.
+    """
+    if hasattr(signal, "valid_signals") and frame.f_back is not None:
+        for number in signal.valid_signals():
+            if getattr(signal.getsignal(number), "__code__", None) is frame.f_code:
+                return frame.f_back
+    return frame
 
 
 def _folder() -> str:

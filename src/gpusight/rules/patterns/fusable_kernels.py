@@ -220,6 +220,11 @@ _TENSORS = r"[aA]rray<char ?\*, (\d+)"
 """Pointers of a pointwise kernel of PyTorch, in its name: its inputs and its result."""
 # Copies and memsets alone are a loop over tensors, which do not depend on each other.
 _MOVES = r"^copy|^\[copy|^elementwise fill|^arange"
+NORM_BY_ELEMENT = "batch_norm inference"
+"""With the statistics of the training, a scale and an offset: two kernels are a chain with it."""
+_OVER_ROWS = r"reduce_kernel<\d+, 1,|^cupy_"
+"""Reductions over the last dimension, or all: those over others take several outputs at once."""
+_MANY_BLOCKS = 1 << 40
 
 
 class PointwiseChains(NamedTuple):
@@ -232,6 +237,8 @@ class PointwiseChains(NamedTuple):
     traffic: Reals
     """Part of a kernel's memory traffic that a fused kernel still has: what the first one reads,
     what the last one writes, and the other operands of those in between."""
+    one_pass: Reals
+    """Part of its memory traffic that reads one tensor and writes one."""
 
 
 def find_chains(order: StreamOrder, schedule: GpuSchedule, free: Flags) -> PointwiseChains:
@@ -239,15 +246,53 @@ def find_chains(order: StreamOrder, schedule: GpuSchedule, free: Flags) -> Point
     label = pl.col("label")
     copies = (pl.col("category") == "copy") & label.str.starts_with("copy")
     dropout = (pl.col("category") == "random") & label.str.starts_with("dropout")
-    pointwise = order.where((pl.col("category") == "elementwise") | copies | dropout)
+    norms = order.where(label == NORM_BY_ELEMENT)
+    pointwise = norms | order.where((pl.col("category") == "elementwise") | copies | dropout)
     pointwise |= order.inside_device & order.where(pl.col("category").is_null())
-    member = pointwise & free
-    before = np.concatenate(([False], member[:-1]))[: len(order)]
+    chain = _linked(order, pointwise & free, _ends_of_chains(order, schedule))
+    rows = np.flatnonzero(chain >= 0)
+    computes = rows[~order.where(label.str.contains(_MOVES))[rows]]
+    length = np.bincount(chain[rows], minlength=1)
+    has_norm = np.bincount(chain[rows], norms[rows], minlength=1) > 0
+    long = (length >= MIN_CHAIN_KERNELS) | ((length > 1) & has_norm)
+    long &= np.bincount(chain[computes], minlength=len(long)) > 0
+    rows = rows[long[chain[rows]]]
+    _, number = np.unique(chain[rows], return_inverse=True)
+    part, traffic, one_pass = np.ones((3, len(order)))
+    part[order.ops[rows]] = _remaining_traffic(order, rows, number)
+    names = order.frame["name"].gather(rows).cast(pl.String)
+    tensors = names.str.extract(_TENSORS).cast(pl.Int64).fill_null(2).to_numpy().clip(1)
+    edges = np.concatenate(([True], number[1:] != number[:-1], [True]))[: len(rows) + 1]
+    remaining = np.maximum(tensors - 2, 0) + edges[:-1] + edges[1:]
+    traffic[order.ops[rows]] = np.minimum(1.0, remaining / tensors)
+    one_pass[order.ops[rows]] = np.minimum(1.0, 2 / tensors)
+    return PointwiseChains(order.by_op(rows, number.astype(np.int64)), part, traffic, one_pass)
+
+
+def _ends_of_chains(order: StreamOrder, schedule: GpuSchedule) -> Ints:
+    """Count up to each row what ends any chain: a pause, another step or phase, a wait."""
     start, end = (order.frame[c].to_numpy() for c in ("start_ns", "end_ns"))
-    pause = np.concatenate(([0], start[1:] - end[:-1]))[: len(order)] > MAX_PAUSE_NS
-    changed = order.where(
+    ends: Flags = np.concatenate(([0], start[1:] - end[:-1]))[: len(order)] > MAX_PAUSE_NS
+    ends |= order.where(
         pl.any_horizontal(pl.col(c) != pl.col(c).shift(1) for c in ("step", "phase"))
-        | (pl.col("blocks") > pl.col("blocks").shift(1) * MAX_SIZE_RATIO)
+    )
+    # Where the host synchronized between the launches, it read a result.
+    waits = np.flatnonzero(schedule.calls.kind == CallKind.SYNC)
+    call = order.frame["call"].fill_null(-1).to_numpy()
+    passed = np.searchsorted(waits, call)
+    known = (call >= 0) & np.concatenate(([False], call[:-1] >= 0))[: len(order)]
+    moved: Flags = np.concatenate(([False], passed[1:] != passed[:-1]))[: len(order)]
+    counted: Ints = np.cumsum(ends | (known & moved) | ~order.follows())
+    return counted
+
+
+def _linked(order: StreamOrder, member: Flags, ended: Ints) -> Ints:
+    """Number chains: members in a row on tensors of one size; `NONE` for all other rows."""
+    inner = _within_reductions(order, member, ended)
+    rows = np.flatnonzero(~inner)
+    frame, label = order.frame[rows], pl.col("label")
+    changed = frame.select(
+        (pl.col("blocks") > pl.col("blocks").shift(1) * MAX_SIZE_RATIO)
         | (pl.col("blocks") * MAX_SIZE_RATIO < pl.col("blocks").shift(1))
         # A loop over tensors: the same kernel on another size, or one copy after another.
         | (
@@ -256,29 +301,41 @@ def find_chains(order: StreamOrder, schedule: GpuSchedule, free: Flags) -> Point
         )
         | (label.str.contains(_MOVES) & label.shift(1).str.contains(_MOVES))
     )
-    # Where the host synchronized between the launches, it read a result.
-    waits = np.flatnonzero(schedule.calls.kind == CallKind.SYNC)
-    call = order.frame["call"].fill_null(-1).to_numpy()
-    passed = np.searchsorted(waits, call)
-    known = (call >= 0) & np.concatenate(([False], call[:-1] >= 0))[: len(order)]
-    moved: Flags = np.concatenate(([False], passed[1:] != passed[:-1]))[: len(order)]
-    ends: Flags = pause | changed | (known & moved)
-    goes_on = member & before & order.follows() & ~ends
-    chain = np.cumsum(member & ~goes_on) - 1
-    rows = np.flatnonzero(member)
-    computes = rows[~order.where(label.str.contains(_MOVES))[rows]]
-    long = np.bincount(chain[rows], minlength=1) >= MIN_CHAIN_KERNELS
-    long &= np.bincount(chain[computes], minlength=len(long)) > 0
-    rows = rows[long[chain[rows]]]
-    _, number = np.unique(chain[rows], return_inverse=True)
-    part, traffic = np.ones(len(order)), np.ones(len(order))
-    part[order.ops[rows]] = _remaining_traffic(order, rows, number)
-    names = order.frame["name"].gather(rows).cast(pl.String)
-    tensors = names.str.extract(_TENSORS).cast(pl.Int64).fill_null(2).to_numpy().clip(1)
-    edges = np.concatenate(([True], number[1:] != number[:-1], [True]))[: len(rows) + 1]
-    remaining = np.maximum(tensors - 2, 0) + edges[:-1] + edges[1:]
-    traffic[order.ops[rows]] = np.minimum(1.0, remaining / tensors)
-    return PointwiseChains(order.by_op(rows, number.astype(np.int64)), part, traffic)
+    goes_on = ~changed.to_series().fill_null(value=False).to_numpy()
+    goes_on[1:] &= (member[rows][:-1]) & (np.diff(ended[rows]) == 0)
+    goes_on[:1] = False
+    number = np.cumsum(member[rows] & ~goes_on) - 1
+    chain = np.full(len(order), NONE, np.int64)
+    chain[rows] = np.where(member[rows], number, NONE)
+    # Kernels on the result of a reduction are a part of the chain that goes on after it.
+    on_result = np.flatnonzero(inner & member)
+    at = np.searchsorted(rows, on_result)
+    after = np.append(rows, NONE)[at]
+    same = (after >= 0) & (chain[rows[at - 1]] == chain[after])
+    chain[on_result[same]] = chain[after[same]]
+    return chain
+
+
+def _within_reductions(order: StreamOrder, member: Flags, ended: Ints) -> Flags:
+    """Return which rows are reductions after a member, or small kernels on the result of one.
+
+    A compiler fuses what comes before a reduction over rows with it, and what comes after too.
+    """
+    over_rows = pl.col("name").cast(pl.String).str.contains(_OVER_ROWS)
+    reduces = order.where((pl.col("category") == "reduction") & over_rows)
+    blocks = order.frame["blocks"].cast(pl.Int64).fill_null(_MANY_BLOCKS).to_numpy()
+    inner, outer, at = np.zeros(len(order), np.bool_), NONE, NONE
+    for reduction in np.flatnonzero(reduces).tolist():
+        outer = outer if reduction == at else reduction - 1
+        if outer < 0 or not member[outer] or ended[outer] != ended[reduction]:
+            continue
+        inner[reduction] = True
+        at = reduction + 1
+        while at < len(order) and member[at] and ended[at] == ended[outer]:
+            inner[at] = blocks[at] * MAX_SIZE_RATIO < blocks[outer]
+            outer = outer if inner[at] else at
+            at += 1
+    return inner
 
 
 def _remaining_traffic(order: StreamOrder, rows: Ints, number: Ints) -> Reals:
@@ -381,7 +438,7 @@ def _groups(order: StreamOrder, rows: Ints, step: Ints) -> tuple[Ints, Ints]:
     return group, np.repeat(np.where(in_turn, tensors // kernels, 0), kernels)
 
 
-LAYOUT = r"nchw|nhwc|ncdhw|ndhwc|^tensor transform"
+LAYOUT = r"nchw|nhwc|ncdhw|ndhwc|^tensor transform|^batched_transpose_\d+x\d+_pack"
 """Labels of kernels that only change the layout of a tensor for a convolution."""
 
 

@@ -66,21 +66,23 @@ MIN_KERNEL_NS = 2_000
 """Time of a kernel that hardly moves any data."""
 
 
-def fuse_chains(groups: Ints, part: Reals, traffic: Reals) -> Change:
-    """Fuse each group into one kernel that takes as long as the longest of its members.
+def fuse_chains(groups: Ints, part: Reals, traffic: Reals, one_pass: Reals) -> Change:
+    """Fuse each group into one kernel that takes as long as the longest pass of its members.
 
-    But no less than the memory traffic that remains, a part of that of each member. Of each member
-    only `part` of its time counts; all by position in `schedule.ops`.
+    A pass reads one tensor and writes one, which is a part of what a member does. But no less than
+    the memory traffic that remains, a part of that of each member too. Of each member only `part`
+    of its time counts; all by position in `schedule.ops`.
     """
 
     def change(program: ReplayProgram) -> ReplayProgram:
         ops = np.flatnonzero((groups >= 0) & ~program.removed)
         longest_ns = np.zeros(int(groups.max(initial=-1)) + 1, np.int64)
         time_ns = (program.duration_ns[ops] * part[ops]).astype(np.int64)
-        np.maximum.at(longest_ns, groups[ops], time_ns)
-        moving_ns = np.maximum(time_ns - MIN_KERNEL_NS, 0) * traffic[ops]
-        remaining_ns = np.bincount(groups[ops], moving_ns, len(longest_ns)).astype(np.int64)
-        floor_ns = np.where(remaining_ns > 0, remaining_ns + MIN_KERNEL_NS, 0)
+        moving_ns = np.maximum(time_ns - MIN_KERNEL_NS, 0)
+        passing_ns = np.where(one_pass[ops] < 1, MIN_KERNEL_NS + moving_ns * one_pass[ops], time_ns)
+        np.maximum.at(longest_ns, groups[ops], passing_ns.astype(np.int64))
+        remaining_ns = np.bincount(groups[ops], moving_ns * traffic[ops], len(longest_ns))
+        floor_ns = np.where(remaining_ns > 0, remaining_ns.astype(np.int64) + MIN_KERNEL_NS, 0)
         return _merged(program, groups, np.maximum(longest_ns, floor_ns))
 
     return change

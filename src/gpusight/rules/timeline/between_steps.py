@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 import polars as pl
@@ -14,6 +14,7 @@ from gpusight.analysis.attribution.nested_intervals import optional
 from gpusight.analysis.gpu_schedule import NONE, CallKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls, remove, without_host_time, without_waiting
+from gpusight.analysis.selection import GPU_WORK
 from gpusight.naming.host_names import is_input, is_waiting
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import largest, named
@@ -156,6 +157,7 @@ step % 100 == 0 && Threads.@spawn write_log(step, metrics)   # not every step, a
         profiler = _profiler_spans(context)
         in_profiler = 2 * coverage(profiler, work.start_ns, work.end_ns) > work.ns
         candidates = (work.between | _regular_stalls(context, work)) & (work.ns > 0) & ~in_profiler
+        candidates &= context.schedule.calls.start_ns <= _last_work_ns(context)
         calls = _without_reads(context, work, np.flatnonzero(candidates))
         threads = context.schedule.calls.thread[calls]
         other = _OtherWork(
@@ -182,6 +184,15 @@ step % 100 == 0 && Threads.@spawn write_log(step, metrics)   # not every step, a
         """Find idle time in which the host did something else than launch."""
         causes = (IdleCause.FRAMEWORK, IdleCause.HOST, IdleCause.WAITING, IdleCause.SETUP)
         return idle_by_cause(context, finding, *causes)
+
+
+def _last_work_ns(context: RuleContext) -> int:
+    """Return when the last GPU work of the capture starts: what the host does later delays none.
+
+    Programs and profilers end with a wait for the GPU, after work of their own.
+    """
+    starts = (context.trace.table(table, ["start_ns"])["start_ns"].max() for table in GPU_WORK)
+    return max((cast("int", start) for start in starts if start is not None), default=0)
 
 
 def _profiler_spans(context: RuleContext) -> Intervals:

@@ -17,6 +17,7 @@ from gpusight.rules.patterns.fusable_kernels import (
     MAX_SIZE_RATIO,
     MIN_CHAIN_KERNELS,
     NARROW,
+    NORM_BY_ELEMENT,
     parts_of,
 )
 from gpusight.rules.patterns.kernel_groups import (
@@ -48,7 +49,9 @@ class ElementwiseChain(TimelineRule):
     id = "elementwise-chain"
     detects = (
         "Looks for three or more consecutive pointwise kernels in a stream (arithmetic, casts, "
-        "copies, dropout) on tensors of similar size, outside attention and optimizers."
+        "copies, dropout) on tensors of similar size, outside attention and optimizers. A "
+        "reduction over rows, as in a normalization, may be among them. Batch normalization in "
+        "evaluation mode makes a chain with one other kernel."
     )
     why = (
         "Each kernel reads its input from DRAM, writes its result back for the next one, and costs "
@@ -95,9 +98,9 @@ def fused(x, y, out):                           # all operations per element
         "Changing shapes cause recompilation."
     )
     estimate = (
-        "Simulation in which each chain is one kernel that takes as long as its longest kernel. "
-        "It takes no less than the memory traffic that remains: the input, the result, and the "
-        "other operands. "
+        "Simulation in which each chain is one kernel that takes as long as the longest pass of "
+        "its kernels, over one input and one result. It takes no less than the memory traffic that "
+        "remains: the input, the result, and the other operands. Reductions inside it remain. "
         "The other launches and their host time are removed. Where a chain casts half precision "
         "to FP32 and back, the fused kernel reads and writes half precision only. Kernels between "
         f"the casts then count {NARROW:.0%} and casts {CAST_NARROW:.0%} of their time."
@@ -143,9 +146,12 @@ def _match(context: RuleContext, chain: Ints) -> RuleMatch:
         by_hand = (
             "Combine the library calls: one transform with a fused functor over zip iterators."
         )
+    fold = ""
+    if rows.filter(pl.col("label") == NORM_BY_ELEMENT).height:
+        fold = " fuse_conv_bn_eval (torch.nn.utils.fusion) folds batch norm into the convolution."
     way = context.framework.choose(
         torch="Apply torch.compile to the function or module. Without it, use fused operators "
-        "(addcmul, in-place operators, F.gelu).",
+        f"(addcmul, in-place operators, F.gelu).{fold}",
         cuda=by_hand,
         jax="Put the function under jax.jit: XLA fuses pointwise operations.",
     )
@@ -159,7 +165,7 @@ def _match(context: RuleContext, chain: Ints) -> RuleMatch:
         confidence=Confidence.MEDIUM,
         confidence_reason="kernels and launches were measured; assumes that they depend on each "
         "other element by element only",
-        change=(fuse_chains(chain, all_chains.part, all_chains.traffic),),
+        change=(fuse_chains(chain, all_chains.part, all_chains.traffic, all_chains.one_pass),),
         fix=f"{summary} {way}",
         code=framework.choose(
             torch=ElementwiseChain.code,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict
+    from gpusight.trace.intervals import Ints
 
 
 MIN_WAIT_SHARE = Threshold(0.02, "share of the time that the launching thread waits for the lock")
@@ -33,7 +34,7 @@ MAX_SWITCH_SHARE = Threshold(
     1.1, "of that time, or of a multiple of it, up to which a stretch without calls looks like it"
 )
 MIN_ALIKE_SHARE = Threshold(
-    0.7, "share of the time of stretches of 2 ms or more that must look like waits for the lock"
+    0.7, "share of the time of stretches of 2 to 20 ms that must look like waits for the lock"
 )
 MIN_WAITS_PER_STEP = Threshold(3, "such stretches per step; fewer may be anything of that length")
 _MIN_SWITCH_SHARE = 0.97
@@ -49,8 +50,8 @@ class GilContention(TimelineRule):
     detects = (
         "Looks for pthread_cond_timedwait calls of up to 5 ms on the launching thread of a Python "
         "program. Python waits for its global interpreter lock (GIL) with this function, and for "
-        "nothing else. Without OS calls, it looks for stretches without CUDA calls that take 5 ms "
-        "each, again and again: the time after which Python switches threads."
+        "nothing else. Without OS calls, it looks for stretches of 5 ms without CUDA calls or "
+        "operators, again and again: the time after which Python switches threads."
     )
     why = (
         "Only one Python thread runs at a time. A launch releases the lock, and gets it back when "
@@ -177,21 +178,42 @@ def lock_waits(context: RuleContext) -> pl.DataFrame:
 
 
 def _stretches_like_waits(context: RuleContext) -> pl.DataFrame:
-    """Return stretches without calls of the time after which Python switches threads."""
-    schedule = context.schedule
-    own = np.flatnonzero(schedule.calls.host_thread == launching_thread(context))
-    starts, ends = schedule.before_calls[own], schedule.calls.start_ns[own]
+    """Return stretches without calls of the time after which Python switches threads.
+
+    And those too long to look like it, where most stretches do: one wait follows the other there.
+    """
+    starts, ends = _stretches(context)
     stretches = pl.DataFrame({"start_ns": starts, "end_ns": ends}).with_columns(
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns")
     )
     # One wait after the other, with nothing but short work of the host in between.
     waits = (pl.col("duration_ns") / (_MIN_SWITCH_SHARE * SWITCH_NS.value)).floor()
     most_ns = waits * MAX_SWITCH_SHARE.value * SWITCH_NS.value
-    alike = (waits > 0) & (waits * SWITCH_NS.value <= MAX_WAIT_NS.value)
+    alike = (waits > 0) & (pl.col("duration_ns") <= most_ns)
     long = stretches.filter(pl.col("duration_ns") >= _LONG_NS)
-    waiting = long.filter(alike & (pl.col("duration_ns") <= most_ns))
-    total_ns, found_ns = int(long["duration_ns"].sum()), int(waiting["duration_ns"].sum())
+    is_short = waits * SWITCH_NS.value <= MAX_WAIT_NS.value
+    compared = long.filter(is_short)
+    waiting = compared.filter(alike)
+    total_ns, found_ns = int(compared["duration_ns"].sum()), int(waiting["duration_ns"].sum())
     enough = found_ns >= MIN_ALIKE_SHARE.value * total_ns
     if not enough or waiting.height < MIN_WAITS_PER_STEP.value * context.per_step:
         return waiting.clear()
-    return waiting
+    return long.filter(alike | ~is_short) if 2 * waiting.height > long.height else waiting
+
+
+def _stretches(context: RuleContext) -> tuple[Ints, Ints]:
+    """Return when the launching thread records nothing: no call, operator or Python function."""
+    schedule = context.schedule
+    own = np.flatnonzero(schedule.calls.host_thread == launching_thread(context))
+    starts, ends = schedule.before_calls[own], schedule.calls.start_ns[own]
+    threads = [schedule.threads[at][1] for at in np.unique(schedule.calls.thread[own])]
+    edges = [starts, ends]
+    for table in ("cpu_ops", "python_calls"):
+        rows = context.trace.table(table, ["start_ns", "end_ns", "thread"])
+        rows = rows.filter(pl.col("thread").is_in(threads))
+        edges += [rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()]
+    times = np.unique(np.concatenate(edges))
+    order = np.argsort(starts, kind="stable")
+    stretch = np.searchsorted(starts[order], times[:-1], side="right") - 1
+    inside = (stretch >= 0) & (times[1:] <= ends[order][stretch])
+    return times[:-1][inside], times[1:][inside]

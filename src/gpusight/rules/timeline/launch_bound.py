@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.corrected_trace import correction_of
 from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
-from gpusight.analysis.profiler_correction import correction_of
-from gpusight.analysis.replay.changes import as_graphs
+from gpusight.analysis.replay.changes import GRAPH_LAUNCH_NS, as_graphs
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import (
     called_from,
@@ -76,6 +76,11 @@ MAX_GRAPH_SYNCS = Threshold(
 )
 MIN_NAMED_SHARE = Threshold(
     0.1, "share of the host time of launches from which on a place is named"
+)
+MIN_GRAPH_WORK_NS = Threshold(
+    5 * GRAPH_LAUNCH_NS,
+    "ns of GPU work per step; below it, the launch of a graph takes a large part of a step, and "
+    "several steps share one",
 )
 MIN_EQUAL_STEPS = Threshold(
     0.5, "share of the steps with the same kernel sequence that one graph per step needs"
@@ -160,10 +165,10 @@ end
     estimate = (
         "Simulation in which all launches between two syncs become one graph launch of 20 µs, "
         "without framework time between them. Its kernels are 0.5 µs apart, 0.15 µs on Hopper and "
-        "later GPUs. Steps of few launches share a graph. Syncs, copies of pageable memory, data "
-        "loading, allocations and other host work remain. Alone, limited to the GPU idle time "
-        "waiting for launches. After fixes that shorten kernels the GPU waits longer for launches, "
-        "so that it can save more."
+        "later GPUs. Steps of few launches or little GPU work share a graph. Syncs, copies of "
+        "pageable memory, data loading, allocations and other host work remain. Alone, limited to "
+        "the GPU idle time waiting for launches. After fixes that shorten kernels the GPU waits "
+        "longer for launches, so that it can save more."
     )
     effort = "one line"
     thresholds: ClassVar = {
@@ -177,6 +182,7 @@ end
         "min_stall_ns": MIN_STALL_NS,
         "min_stall_ratio": MIN_STALL_RATIO,
         "max_launches_between": MAX_LAUNCHES_BETWEEN,
+        "min_graph_work_ns": MIN_GRAPH_WORK_NS,
         "min_equal_steps": MIN_EQUAL_STEPS,
         "min_optimizer_share": MIN_OPTIMIZER_SHARE,
         "max_graph_syncs": MAX_GRAPH_SYNCS,
@@ -206,6 +212,7 @@ end
         where = largest(places["range"], places["operator"], places["site"])
         same = repeats.alike is None or repeats.alike >= MIN_EQUAL_STEPS.value
         in_libraries = mostly_in_libraries(context, calls)
+        work_ns = int(context.ops["duration_ns"].sum())
         confidence, reason = _confidence(repeats, same=same)
         if in_libraries:
             confidence, reason = Confidence.LOW, "an upper bound: a library makes the launches"
@@ -226,7 +233,7 @@ end
                 as_graphs(
                     kept=stalled,
                     gap_ns=graph_gap_ns(context),
-                    spans_steps=few,
+                    spans_steps=few or work_ns < MIN_GRAPH_WORK_NS.value * context.per_step,
                     outside=not_in_graphs(context),
                 ),
             ),

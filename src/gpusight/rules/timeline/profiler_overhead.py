@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.corrected_trace import correction_of
 from gpusight.analysis.ledger.idle_causes import without_loading
 from gpusight.analysis.ledger.ledger_entries import IdleCause
-from gpusight.analysis.profiler_correction import correction_of
 from gpusight.analysis.profiler_costs import estimate_overhead, recorded_events
 from gpusight.analysis.replay.changes import without_host_time
 from gpusight.analysis.replay.simulation import put

@@ -10,14 +10,22 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import CallKind
+from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls, remove, without_host_time
 from gpusight.naming.host_names import is_compiling
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import largest, named, summed_locations
+from gpusight.rules.formatting import largest, named, quoted_name, summed_locations
 from gpusight.rules.locations import host_events, of_calls
-from gpusight.rules.patterns.host_gaps import host_unknown, host_work, launching_thread
-from gpusight.rules.patterns.stack_lines import lines_before
+from gpusight.rules.patterns.host_gaps import (
+    MIN_STALL_NS,
+    host_unknown,
+    host_work,
+    launching_thread,
+    spent_before,
+)
+from gpusight.rules.patterns.kernel_groups import MAX_HOST_TIME_NS
+from gpusight.rules.patterns.stack_lines import compiled_before, lines_before
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, clip, contains, coverage, union
 
@@ -43,6 +51,9 @@ MIN_DETACHED_NS = Threshold(
     50e6,
     "ns of a stall in a step that loads code, but not right before a load: a compiler takes that "
     "long, other host work rarely does",
+)
+MIN_TUNING_LAUNCHES = Threshold(
+    5, "launches of one new kernel in a row that time it; programs rarely repeat a kernel so"
 )
 _LOADS = r"^(?:cu|cuda|hip)(?:Module|Library|Link)(?:Load|Create|AddData|Complete)|^nvrtcCompile"
 _NAMED = ("ranges", "cpu_ops", "python_calls")
@@ -86,8 +97,10 @@ x = jnp.pad(x, ((0, length - x.shape[0]), (0, 0)))
         "Dynamic kernels may be a little slower than those of one shape."
     )
     estimate = (
-        "Simulation without the host time in compilation and module loads. Where compilation has a "
-        "name, what autotuning launches meanwhile goes too."
+        "Simulation without the host time in compilation and module loads. What autotuning "
+        "launches goes too: during compilation that has a name, or one new kernel again and again. "
+        "In steps that mostly compile, all long host gaps and waits from the first to the last "
+        "load or new kernel are compilation."
     )
     effort = "one line"
     thresholds: ClassVar = {
@@ -96,6 +109,7 @@ x = jnp.pad(x, ((0, length - x.shape[0]), (0, 0)))
         "min_last_step": MIN_LAST_STEP,
         "max_longest_share": MAX_LONGEST_SHARE,
         "min_detached_ns": MIN_DETACHED_NS,
+        "min_tuning_launches": MIN_TUNING_LAUNCHES,
     }
     removes_work = True
 
@@ -145,7 +159,7 @@ class _Compilation:
     host_ns: Ints
     """Time before each call, of any thread, in compilation."""
     inside: Ints
-    """Calls during compilation that has a name, such as those of autotuning."""
+    """Calls of autotuning: during compilation that has a name, or by what they launch."""
     loads: pl.DataFrame
     """Calls that load code."""
     new_kernels: int
@@ -172,7 +186,10 @@ def _compilation(context: RuleContext) -> _Compilation:
     until = np.full(context.steps + 1, -1, np.int64)
     until[last_load["step"].to_numpy()] = last_load["call"].to_numpy()
     in_step = (step >= 0) & (calls.host_thread == launching_thread(context))
-    long_ns = np.where(in_step & stalls.long, stalls.ns, 0)
+    # The compiler has processes of its own, which the program waits for.
+    waited_ns = spent_before(context)[:, IdleCause.WAITING]
+    long = stalls.long | (waited_ns >= MIN_STALL_NS.value)
+    long_ns = np.where(in_step & long, stalls.ns + waited_ns, 0)
     new = np.zeros(len(calls), np.bool_)
     new[first_ran] = True
     # All kernels of the first step may be new.
@@ -184,8 +201,13 @@ def _compilation(context: RuleContext) -> _Compilation:
     # What has a name is known exactly.
     named_ns = coverage(by_name, stalls.start_ns, stalls.end_ns)
     spent_ns = np.maximum(spent_ns, np.where(in_step, np.minimum(named_ns, stalls.ns), 0))
-    at = np.flatnonzero(spent_ns > 0)
     load_at = loads["call"].to_numpy()
+    signs = np.union1d(load_at, np.flatnonzero((spent_ns > 0) | (new & (step > 0))))
+    within = in_step & _among_signs(context, signs, step, spent_ns)
+    rest_ns = np.where(within & (long_ns == 0), stalls.ns + waited_ns, 0)
+    spent_ns = np.maximum(spent_ns, np.where(within, long_ns, 0))
+    spent_ns += np.where(rest_ns > MAX_HOST_TIME_NS, rest_ns, 0)
+    at = np.flatnonzero(spent_ns > 0)
     spans = union(
         clip(by_name, schedule.start_ns, schedule.end_ns),
         union(
@@ -207,11 +229,52 @@ def _compilation(context: RuleContext) -> _Compilation:
         steps=steps,
         stalled=at,
         host_ns=np.maximum(spent_ns, host_ns),
-        inside=np.flatnonzero(contains(by_name, calls.start_ns)),
+        inside=np.union1d(
+            np.flatnonzero(contains(by_name, calls.start_ns)), _tuning(context, within, first_ran)
+        ),
         loads=loads,
         new_kernels=int(np.count_nonzero(step[first_ran] > 0)),
         events=events,
     )
+
+
+def _among_signs(context: RuleContext, signs: Ints, step: Ints, spent_ns: Ints) -> Flags:
+    """Return which calls lie from the first to the last sign of steps that mostly compile."""
+    marks = context.schedule.calls.start_ns[context.schedule.calls.kind == CallKind.MARK]
+    lengths_ns = marks[1::2] - marks[::2]
+    inside = step >= 0
+    compiled_ns = np.bincount(step[inside], spent_ns[inside], len(lengths_ns))
+    mostly = np.append(2 * compiled_ns > lengths_ns, False)
+    signs = signs[step[signs] >= 0]
+    first = np.full(len(mostly), len(step), np.int64)
+    last = np.full(len(mostly), -1, np.int64)
+    np.minimum.at(first, step[signs], signs)
+    np.maximum.at(last, step[signs], signs)
+    position = np.arange(len(step))
+    among: Flags = mostly[step] & (position >= first[step]) & (position <= last[step])
+    return among
+
+
+def _tuning(context: RuleContext, within: Flags, first_ran: Ints) -> Ints:
+    """Return the calls that launch a new kernel again and again, and those in between.
+
+    A compiler times what it compiled; one launch is the program's.
+    """
+    launched = context.kernels.filter(pl.col("call").is_not_null()).sort("call")
+    new = launched.filter(pl.col("call").is_in(first_ran.tolist()))["name"].unique()
+    launched = launched.filter(pl.Series(within[launched["call"].to_numpy()]))
+    runs = (
+        launched.with_columns(pl.col("name").rle_id().alias("run"))
+        .filter(pl.col("name").is_in(new.implode()))
+        .group_by("run", maintain_order=True)
+        .agg(pl.col("call").first().alias("first"), pl.col("call").last().alias("last"), pl.len())
+        .filter(pl.col("len") >= MIN_TUNING_LAUNCHES.value)
+    )
+    edges = np.zeros(len(within) + 1, np.int64)
+    edges[runs["first"].to_numpy() + 1] += 1
+    edges[runs["last"].to_numpy() + 1] -= 1
+    calls: Ints = np.flatnonzero(within & (np.cumsum(edges[:-1]) > 0))
+    return calls
 
 
 def _beyond_usual(certain_ns: Ints, apart_ns: Ints, long_ns: Ints, step: Ints, steps: int) -> Ints:
@@ -321,9 +384,12 @@ def _match(context: RuleContext, compiles: _Compilation) -> RuleMatch:
     per_step = len(compiles.steps) / context.steps
     often = "every step" if per_step == 1 else f"{len(compiles.steps)} of {context.steps} steps"
     what = named(where, "range", "operator", "site", most=1) or "Module loads and host stalls"
+    functions = [quoted_name(f) for f in compiled_before(context, calls, compiles.host_ns[calls])]
+    of = f" of {functions[0]}" if len(functions) == 1 else ""
+    compiled = f" torch.compile compiles {' and '.join(functions[:2])}." if functions else ""
     return RuleMatch(
         lines=lines_before(context, calls, compiles.host_ns[calls]),
-        title=f"Recompilation in {often}: {context.time_per_step(compiles.ns)}",
+        title=f"Recompilation{of} in {often}: {context.time_per_step(compiles.ns)}",
         evidence=(
             context.evidence("compile_ns", compiles.ns, "ns", "Time in compilation"),
             Evidence("steps", per_step, "share", "Steps that compile"),
@@ -338,7 +404,7 @@ def _match(context: RuleContext, compiles: _Compilation) -> RuleMatch:
         else "compilation is inferred from module loads and new kernels",
         change=change,
         measured_ns=compiles.ns,
-        fix=f"{what} in {often}. "
+        fix=f"{what} in {often}.{compiled} "
         + framework.choose(
             torch="torch.compile and Triton compile again when shapes or Python values change: use "
             "dynamic=True or mark_dynamic, or pad inputs to a few lengths. TORCH_LOGS=recompiles "

@@ -1,23 +1,26 @@
-"""startup-bound: a program without steps that mostly starts, loads code and ends."""
+"""startup-bound: a program that mostly starts, loads code and ends, or copies around its steps."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.launch_index import launched, of_process
 from gpusight.analysis.ledger.device_ledger import account
 from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.analysis.selection import GPU_WORK, ResolvedSelection
+from gpusight.analysis.steps.step_window import WindowKind
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import largest, summed_locations
 from gpusight.rules.locations import host_events, single_span
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals
-from gpusight.units import format_share, format_time
+from gpusight.units import format_rate, format_share, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +37,10 @@ MIN_SHARE = Threshold(
 MIN_NS = Threshold(1e6, "ns; less is the first launch")
 MIN_FIRST_SHARE = Threshold(
     0.5, "share of the capture above which this is listed first: other fixes change little then"
+)
+MIN_COPY_SHARE = Threshold(
+    0.1,
+    "share of the GPU's copies and kernels in host copies before the first step or after the last",
 )
 MIN_CONTEXT_NS = Threshold(
     10e6, "ns of the first allocation or free; above it, the call creates the context"
@@ -63,6 +70,7 @@ _GROUPS = {
 }
 """What calls do at the start and the end of a program: the first that fits their name."""
 _MEMORY, _CODE, _CONTEXT, _GRAPHS = "memory_ns", "code_ns", "context_ns", "graphs_ns"
+_HOST_COPIES = ["Host-to-Device", "Device-to-Host"]
 _LOADING = {"unloading_ns", _CODE, _CONTEXT}
 """Where loading code on demand saves time."""
 
@@ -84,6 +92,8 @@ class _Spans:
     """Idle time after it."""
     explained_ns: dict[IdleCause, int]
     """Both, by cause."""
+    copies: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """Where steps are known: the H2D and D2H copies before the first and after the last."""
 
     @property
     def capture_ns(self) -> int:
@@ -103,9 +113,10 @@ class StartupBound(TimelineRule):
 
     id = "startup-bound"
     detects = (
-        "Looks for captures without steps that are mostly start-up, setup calls and the end of the "
-        "program. It names contexts, library handles, loading and unloading of code, graph "
-        "capture, and allocation."
+        "Looks for captures that are mostly start-up, setup calls and the end of the program. It "
+        "names contexts, library handles, loading and unloading of code, graph capture, and "
+        "allocation. Where steps are known, it looks outside of them, also for copies that run "
+        "once. Programs of PyTorch and JAX load a model first: there, steps are enough."
     )
     why = (
         "Creating a context takes some hundred milliseconds, and each module is loaded before its "
@@ -127,13 +138,14 @@ gpusight record --delay 5 -- ./program         # record without a start of 5 s
         "reading files) has no names here."
     )
     estimate = (
-        "None: a program has to start and to end, and the capture does not show how much of it can "
+        "A program has to start and to end, and the capture does not show how much of it can "
         "be avoided."
     )
     thresholds: ClassVar = {
         "min_share": MIN_SHARE,
         "min_ns": MIN_NS,
         "min_first_share": MIN_FIRST_SHARE,
+        "min_copy_share": MIN_COPY_SHARE,
         "min_context_ns": MIN_CONTEXT_NS,
         "min_loading_ns": MIN_LOADING_NS,
     }
@@ -141,10 +153,13 @@ gpusight record --delay 5 -- ./program         # record without a start of 5 s
 
     def check(self, context: RuleContext) -> RuleVerdict:
         """Measure what comes before the first launch, setup calls, and what follows the work."""
-        if context.focus.steps:
+        steps = context.focus.steps
+        if steps and (context.framework.is_ml or context.focus.kind is not WindowKind.STEPS):
             return RuleNotApplicable("steps are known: the start of the program is not in them")
         if not context.trace.has("api_calls"):
             return RuleNotApplicable("the capture has no API calls: host activity is unknown")
+        if steps:
+            return _outside_steps(context)
         spans = _spans(context)
         if spans.total_ns < max(MIN_NS.value, MIN_SHARE.value * spans.capture_ns):
             return CLEAN
@@ -152,7 +167,7 @@ gpusight record --delay 5 -- ./program         # record without a start of 5 s
 
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find the start, the end, and the calls that the finding names."""
-        spans = _spans(context)
+        spans = _around_steps(context) if context.focus.steps else _spans(context)
         parts = [
             single_span(first, last, name)
             for first, last, name in (
@@ -186,6 +201,85 @@ def _spans(context: RuleContext) -> _Spans:
         setup_ns,
         max(0, focus.end_ns - last_ns),
         explained_ns,
+    )
+
+
+def _around_steps(context: RuleContext) -> _Spans:
+    """Return what lies before the first step and after the last, warm-up included in the steps."""
+    focus = context.focus
+    steps = (*focus.steps, *focus.left_out)
+    process = steps[0].process
+    work = of_process(launched(context.trace), process)
+    whole = ResolvedSelection(context.trace).window
+    first_ns, last_ns = min(s.start_ns for s in steps), max(s.end_ns for s in steps)
+    outside = (pl.col("launch_ns") < first_ns) | (pl.col("launch_ns") >= last_ns)
+    last_ns = max([last_ns, *work.filter(~outside)["end_ns"].sort().tail(1)])
+    end_ns = max(last_ns, whole.end_ns)
+    took_ns = (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns")
+    copies = work.filter(outside, pl.col("table") == GPU_WORK.index("copies"))
+    kinds = context.trace.table("copies", ["kind", "bytes", "src_kind", "dst_kind"])
+    copies = pl.concat([copies, kinds[copies["row"]]], how="horizontal").with_columns(took_ns)
+    copies = copies.filter(pl.col("kind").cast(pl.String).is_in(_HOST_COPIES))
+    return _Spans(
+        start_ns=min(first_ns, whole.start_ns),
+        window_ns=first_ns,
+        last_ns=last_ns,
+        end_ns=max(last_ns, end_ns),
+        setup_ns=0,
+        ending_ns=max(0, end_ns - last_ns),
+        explained_ns={},
+        copies=copies,
+    )
+
+
+def _outside_steps(context: RuleContext) -> RuleVerdict:
+    spans = _around_steps(context)
+    starts = spans.total_ns >= max(MIN_NS.value, MIN_FIRST_SHARE.value * spans.capture_ns)
+    copy_ns = int(spans.copies["duration_ns"].sum())
+    share = copy_ns / max(1, spans.capture_ns)
+    copies = share >= MIN_COPY_SHARE.value and copy_ns >= MIN_NS.value
+    if not starts and not copies:
+        return CLEAN
+    match = _match(context, spans)
+    # Times of places are per step, which these are not.
+    where = tuple(replace(place, ns=None, count=None) for place in match.where)
+    match = replace(match, measured_ns=None, leads=False, where=where, also=())
+    if not copies or (starts and 2 * copy_ns < spans.total_ns):
+        return match
+    return _copies_match(match, spans, share)
+
+
+def _copies_match(match: RuleMatch, spans: _Spans, share: float) -> RuleMatch:
+    """Word the match for copies that run once, which take this share of the capture."""
+    copy_ns = int(spans.copies["duration_ns"].sum())
+    early = spans.copies["launch_ns"] < spans.window_ns
+    when = "before" if early.all() else "before and after" if early.any() else "after"
+    rate = format_rate(int(spans.copies["bytes"].sum()) * 1e9 / max(1, copy_ns), digits=3)
+    host = spans.copies.select(
+        pl.any_horizontal(pl.col("src_kind", "dst_kind").cast(pl.String) == "Pageable").any()
+    ).item()
+    pinned = (
+        " They are of pageable memory: pinned memory (cudaMallocHost, cudaHostRegister) is copied "
+        "several times faster."
+    )
+    return replace(
+        match,
+        title=f"Copies {when} the steps: {format_time(copy_ns, digits=3)} of "
+        f"{format_time(spans.capture_ns, digits=3)} ({format_share(share)})",
+        evidence=(
+            Evidence("copy_ns", float(copy_ns), "ns", "Copy time outside of the steps"),
+            Evidence("copies", spans.copies.height, "", "H2D and D2H copies outside of the steps"),
+            *match.evidence[:1],
+            *match.evidence[2:3],
+        ),
+        leads=share >= MIN_FIRST_SHARE.value,
+        fix=f"These copies run at {rate}, and no step shows them.{pinned if host else ''} "
+        "Keep data on the GPU for as many steps as possible, and copy parts of it while others "
+        "are computed. --window all shows them with the steps, and what the fix saves.",
+        code="gpusight diagnose FILE --window all            # with the copies\n",
+        why="Copies that run once are in no step, and nothing else runs on the GPU meanwhile.",
+        verify="`gpusight copies --window all` shows fewer bytes, or a higher bandwidth.",
+        effort="rewrite",
     )
 
 
@@ -229,7 +323,7 @@ def _match(context: RuleContext, spans: _Spans) -> RuleMatch:
         evidence=(
             Evidence("start_ns", float(spans.before_ns), "ns", "Start of the program, excluded"),
             Evidence("setup_ns", float(spans.setup_ns), "ns", "GPU idle in setup calls"),
-            Evidence("end_ns", float(spans.ending_ns), "ns", "After the last GPU activity"),
+            Evidence("end_ns", float(spans.ending_ns), "ns", "After the last GPU activity or step"),
             *(
                 Evidence(key, float(ns), "ns", f"Host time: {_GROUPS[key][0]}")
                 for key, ns in groups.items()

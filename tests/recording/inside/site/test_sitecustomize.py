@@ -12,7 +12,7 @@ import pytest
 
 from gpusight.recording.inside.environment import SURROUNDED, VARIABLE, RecorderPlan
 from gpusight.recording.inside.stack_sampler import PROCESS, SESSION_VARIABLE, processes
-from gpusight.recording.record_program import SITE
+from gpusight.recording.plan_recording import SITE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="programs fork")
 INSTALLED = sorted(Path.home().glob(".pyenv/versions/3.*/bin/python"))
