@@ -64,9 +64,9 @@ MAX_SLOWDOWN = 4.0
 """Steps that were slowed down by more, or are faster by more, are not those that were timed. Where
 the recorder counted on from the timed steps they are: torch.profiler slows blocking launches down
 5.5 times."""
-MAX_AT_ONCE = 600_000
+MAX_AT_ONCE = 1_500_000
 """GPU activities whose steps are replayed in one go; more are replayed group by group."""
-IN_A_GROUP = 250_000
+IN_A_GROUP = 500_000
 """GPU activities of such a group."""
 MAX_ESTIMATED_OPS = 2_000
 """GPU activities on which the estimate is based: three short replays, for every capture."""

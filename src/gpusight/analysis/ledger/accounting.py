@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from gpusight.trace.trace import Trace
 
 
-MAX_AT_ONCE = 600_000
+MAX_AT_ONCE = 1_500_000
 """GPU activities that are accounted for in one go; more are cut into stretches."""
-IN_A_STRETCH = 250_000
+IN_A_STRETCH = 500_000
 MARGIN = 20_000
 """GPU activities around a stretch that are looked at with it."""
 
