@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.aggregates import DURATION
+from gpusight.analysis.aggregates import DURATION, names_of
 from gpusight.analysis.launch_index import find_launches
 from gpusight.analysis.nsys_stats.cuda_stats import with_label
 from gpusight.analysis.nsys_stats.stats_reports import (
@@ -20,8 +20,10 @@ from gpusight.analysis.nsys_stats.stats_reports import (
     spread,
     summarize_times,
     time_headers,
+    times_headed,
 )
 from gpusight.analysis.range_summary import enclosing, host_ranges, project, slices
+from gpusight.core.sums import sum_range_kernels
 from gpusight.trace.intervals import number, stable_argsort
 
 if TYPE_CHECKING:
@@ -351,11 +353,33 @@ def _dense(code: Ints) -> Ints:
 def _inside(trace: Trace, work: pl.DataFrame, spans: _Spans) -> pl.DataFrame:
     """Summarize the kernels of each group of ranges."""
     fresh = spans.fresh()
-    chunks = (*spans.chunks(), slice(0))
-    summary = pl.concat([_pairs(work, spans, fresh, chunk) for chunk in chunks])
+    summary = _range_kernels_in_c(work, spans, fresh)
+    if summary is None:
+        chunks = (*spans.chunks(), slice(0))
+        summary = pl.concat([_pairs(work, spans, fresh, chunk) for chunk in chunks])
     _, first = np.unique(spans.group, return_index=True)
     owners = trace.table("ranges", _OWNERS)[spans.row[first]]
     return pl.concat([owners[summary.get_column("group")], summary.drop("group")], how="horizontal")
+
+
+def _range_kernels_in_c(work: pl.DataFrame, spans: _Spans, fresh: Ints) -> pl.DataFrame | None:
+    """Do what `_pairs` does for each chunk, without making pairs."""
+    kernel, time = work.get_column("kernel"), work.get_column("time")
+    if not isinstance(kernel.dtype, pl.Enum) or kernel.null_count():
+        return None
+    columns = (spans.group, spans.row, spans.first, spans.after, fresh)
+    codes, names = kernel.to_physical().to_numpy(), names_of(kernel)
+    sums = sum_range_kernels(columns, codes, time.to_numpy(), len(names))
+    if sums is None:
+        return None
+    name = pl.Series(names, dtype=pl.String).gather(sums.get_column("kernel")).cast(kernel.dtype)
+    return sums.select(
+        pl.col("group").cast(pl.Int32),
+        name.alias("kernel"),
+        pl.col("ranges").alias("NVTX Inst"),
+        pl.col("kernels").alias("Kern Inst"),
+        *times_headed(),
+    )
 
 
 def _pairs(work: pl.DataFrame, spans: _Spans, fresh: Ints, chunk: slice) -> pl.DataFrame:
