@@ -37,6 +37,10 @@ static inline int64_t wrap_sub(int64_t a, int64_t b) { return (int64_t)((uint64_
 static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* Find the first position of `n` rising values that is not before a time, on the right: that is after it. Looks near
+ * `hint` first: queries mostly rise. */
+int64_t seek(int64_t n, const int64_t *values, int64_t time, int right, int64_t hint);
+
 /* Allocate `count` elements of `size` bytes; NULL where that does not fit. Asking for none gives a real address. */
 static inline void *allocate(int64_t count, size_t size)
 {

@@ -1,8 +1,7 @@
 /* Sorted spans: uniting them, and finding times among them. */
 #include "gpusight_core.h"
 
-/* Find the first position of `n` rising values that is beyond a time, looking near `hint` first: queries mostly rise. */
-static int64_t seek(int64_t n, const int64_t *values, int64_t time, int right, int64_t hint)
+int64_t seek(int64_t n, const int64_t *values, int64_t time, int right, int64_t hint)
 {
     /* values[low - 1] comes before the time, values[high] does not; -1 and n stand for such values. */
     int64_t low, high, step = 1;
