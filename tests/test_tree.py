@@ -80,6 +80,15 @@ def test_the_tour_names_every_package() -> None:
     assert [name for name in packages if f"{name}/" not in tour] == []
 
 
+def test_the_tour_names_where_each_thing_is_done() -> None:
+    tour = (REPOSITORY / "docs" / "architecture.md").read_text("utf-8")
+    rows = re.findall(r"^\| .+ \| \[([\w/.]+)\]\(.+\) \| `(\w+)` \|$", tour, re.MULTILINE)
+    assert len(rows) >= 15
+    for file, name in rows:
+        defined = rf"^(def|class) {name}\b|^{name}\b.*="
+        assert re.search(defined, (SOURCE / file).read_text("utf-8"), re.MULTILINE), (file, name)
+
+
 def test_a_module_name_is_found_once() -> None:
     counts = Counter(path.stem for path in MODULES)
     assert [name for name, count in counts.items() if count > 1] == []

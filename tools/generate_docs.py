@@ -336,7 +336,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "sql --tables": {"": "gpusight.render.table_export:TABLE_FIELDS"},
     "sql --columns": {"": "gpusight.render.table_export:COLUMN_FIELDS"},
     "stats --list": {"": "gpusight.cli.commands.stats:LIST_FIELDS"},
-    "stats --output DIR": {"": "gpusight.cli.commands.stats:SUMMARY_FIELDS"},
+    "stats --output DIR": {"": "gpusight.cli.stats_answers:SUMMARY_FIELDS"},
 }
 """Where the row fields of each command are declared, by section."""
 

@@ -8,6 +8,8 @@ import pytest
 from gpusight.analysis.aggregates import (
     average,
     is_filled,
+    is_named,
+    kept,
     prevailing,
     share_of,
     shown_if_filled,
@@ -87,3 +89,24 @@ def test_shares_are_exact() -> None:
         shares = frame.select(share_of(pl.col("ns"), whole)).to_series().to_list()
         assert shares == [*(value / sum(values) for value in values), None]
     assert frame.select(share_of(pl.col("ns"), 0)).to_series().to_list() == [None] * 4
+
+
+@pytest.mark.parametrize(
+    "mask", [[], [True] * 4, [False] * 4, [False, True, True, None], [True, None, True, False]]
+)
+def test_rows_kept_are_those_of_filter(mask: list[bool | None]) -> None:
+    frame = pl.DataFrame({"row": range(len(mask))})
+    flags = pl.Series(mask, dtype=pl.Boolean)
+    assert kept(frame, flags).equals(frame.filter(flags))
+
+
+def test_names_are_looked_at_once() -> None:
+    looked: list[str] = []
+    names = pl.Series(["b", "a", None, "b"], dtype=pl.Enum(["a", "b"]))
+
+    def wanted(name: str) -> bool:
+        looked.append(name)
+        return name == "b"
+
+    assert is_named(names, wanted).to_list() == [True, False, None, True]
+    assert looked == ["a", "b"]

@@ -50,6 +50,32 @@ def test_enclosing(spans: list[Span]) -> None:
     assert nested.outer.tolist() == nested._outer().tolist()
 
 
+@given(spans=SPANS, wanted=st.lists(st.tuples(TIMES, st.integers(0, 3)), max_size=40))
+def test_innermost(spans: list[Span], wanted: list[tuple[int, int]]) -> None:
+    starts, ends, threads = columns(spans)
+    nested = NestedIntervals.of(starts, ends, pl.Series(threads))
+    times, of_threads = (np.array([w[i] for w in wanted], np.int64) for i in range(2))
+    found = nested.innermost(times, pl.Series(of_threads))
+    if spans:
+        assert (
+            found.tolist()
+            == nested._innermost(nested._codes(pl.Series(of_threads)), times).tolist()
+        )
+    # A deep stack of intervals that are over: the rest is searched.
+    deep = [(0, 100 - i, 0) for i in range(50)]
+    starts, ends, threads = columns(deep)
+    nested = NestedIntervals.of(starts, ends, pl.Series(threads))
+    assert nested.innermost(np.array([99, 50]), pl.Series([0, 0])).tolist() == [0, 49]
+
+
+def test_innermost_refuses_positions_outside_of_buffers() -> None:
+    three = np.arange(3)
+    one, first = np.zeros(1, np.int64), np.array([0, 3])
+    for outer, bounds in ((three, first), (three - 4, first), (three - 1, first + 1)):
+        with pytest.raises(ValueError, match="out of bounds"):
+            native.innermost((three, three, outer), bounds, one, one + 9)
+
+
 @given(spans=SPANS)
 def test_nested_lines(spans: list[Span]) -> None:
     ordered = sorted(spans, key=lambda span: (span[0], -span[1]))

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.naming.host_names import is_compiling, is_input, is_reading, is_waiting
+from gpusight.naming.host_names import (
+    is_compiling,
+    is_idling,
+    is_input,
+    is_reading,
+    is_waiting,
+)
 
 
 @pytest.mark.parametrize(
@@ -94,3 +100,12 @@ def test_compiling() -> None:
     assert is_compiling("_compile.compile_inner (dynamo_timed)")
     assert is_compiling("nvrtcCompileProgram")
     assert not is_compiling("Torch-Compiled Region: 0/0")
+
+
+@pytest.mark.parametrize(
+    ("name", "idles"),
+    [("epoll_wait", True), ("__clock_nanosleep", True), ("accept4", True), ("poll", False),
+     ("pthread_cond_wait", False), ("read", False)],
+)  # fmt: skip
+def test_who_waits_for_time_or_any_request(name: str, idles: bool) -> None:
+    assert is_idling(name) is idles

@@ -269,7 +269,7 @@ def test_an_improvement_that_may_be_chance() -> None:
     )
     text = to_text(gate(lucky), None)
     assert "low enough, but the change is not significant; interval from the steps of one" in text
-    assert "; kernel_time varies less, this needs more than 100 captures per side" in text
+    assert "; more than 100 captures per side would settle it" in text
 
 
 def test_one_sample_per_side_has_no_interval() -> None:

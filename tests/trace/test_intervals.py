@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from gpusight.trace.intervals import (
     Intervals,
     clip,
-    concurrency,
     contains,
     coverage,
     gaps,
@@ -143,18 +142,6 @@ def test_contains_equals_the_model(pairs: Spans, times: list[int]) -> None:
     assert inside.tolist() == [time in instants(pairs) for time in times]
 
 
-@given(spans)
-def test_concurrency_equals_the_model(pairs: Spans) -> None:
-    table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    times, depth = concurrency(table[:, 0], table[:, 1])
-    for instant in range(-13, 31):
-        position = int(np.searchsorted(times, instant, side="right")) - 1
-        running = sum(start <= instant < end for start, end in pairs)
-        assert (int(depth[position]) if position >= 0 else 0) == running
-    assert np.all(np.diff(depth) != 0)
-    assert depth.size == 0 or depth[-1] == 0
-
-
 def test_the_whole_int64_range_does_not_overflow() -> None:
     everything = build([(MIN, MAX)])
     middle = build([(-5, 5)])
@@ -169,8 +156,6 @@ def test_the_whole_int64_range_does_not_overflow() -> None:
         0,
     ]
     assert contains(everything, np.array([MIN, 0, MAX])).tolist() == [True, True, False]
-    times, depth = concurrency(np.array([MIN, 0]), np.array([MAX, MAX]))
-    assert (times.tolist(), depth.tolist()) == ([MIN, 0, MAX], [1, 2, 0])
 
 
 def test_values_cannot_be_changed_after_the_fact() -> None:

@@ -11,7 +11,7 @@ from gpusight.core.sums import sum_groups
 from gpusight.results import Field, Fmt, TableResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 DURATION = (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns")
@@ -107,6 +107,21 @@ def names_of(series: pl.Series) -> list[str]:
     """Return the distinct strings of a name column, in the order of its codes."""
     dtype = series.dtype
     return dtype.categories.to_list() if isinstance(dtype, pl.Enum) else []
+
+
+def is_named(names: pl.Series, wanted: Callable[[str], object]) -> pl.Series:
+    """Return which rows have a wanted name, looking at each distinct one once."""
+    codes = [code for code, text in enumerate(names_of(names)) if wanted(text)]
+    return names.to_physical().is_in(codes)
+
+
+def kept(frame: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
+    """Keep rows as `filter` does; rows that lie together are not copied, nor is the whole frame."""
+    first, count = mask.arg_max(), int(mask.sum())
+    if not count or first is None:
+        return frame.clear()
+    together = frame.slice(first, count)
+    return together if mask.slice(first, count).sum() == count else frame.filter(mask)
 
 
 def weighed_mean(column: str, weight: str = "duration_ns") -> pl.Expr:

@@ -84,6 +84,10 @@ STACK_SOURCES = {
     "speedscope": "a speedscope profile",
 }
 """Where stacks come from, in words."""
+DEF_LINES = (
+    "the profiler recorded the line of each `def`, not the line of each call: rows are functions"
+)
+"""Note on lines of `python_calls`."""
 CHAIN_SOURCES = {"os_calls": "nsys-osrt-backtrace", "api_calls": "nsys-cuda-backtrace"}
 """Those of calls, by the table of the calls."""
 _ADVICE = ("optimization", "warning", "error")

@@ -13,7 +13,8 @@ from weakref import WeakKeyDictionary
 
 import polars as pl
 
-from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.aggregates import kept, names_of
+from gpusight.analysis.attribution.nested_intervals import optional
 from gpusight.analysis.launch_index import KeyIndex, tables_with_rows
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.trace.trace import MovedSource, Trace
@@ -134,17 +135,18 @@ def _launched(trace: Trace, tables: Sequence[str]) -> pl.DataFrame:
         if table == "copies":
             to_host = trace.table(table, ["kind"])["kind"].cast(pl.String).str.ends_with("to-Host")
             work = work.with_columns(copy=to_host.fill_null(value=False))
-        call = pl.Series(index.find(work["process"], work["correlation"]), dtype=pl.Int64)
-        call = call.set(call < 0, None)
+        call = optional(index.find(work["process"], work["correlation"]))
         names = api["name"].to_physical().gather(call)
         parts.append(
             work.with_columns(
                 api["start_ns"].gather(call).alias("call_start"),
                 api["end_ns"].gather(call).alias("call_end"),
                 pl.Series("blocks", blocking, pl.Boolean).gather(names).alias("blocks"),
-            ).filter(pl.col("call_start").is_not_null(), pl.col("device").is_not_null())
+            )
         )
-    return pl.concat(parts).sort("call_end")
+    every = pl.concat(parts)
+    every = kept(every, every["call_start"].is_not_null() & every["device"].is_not_null())
+    return every if every["call_end"].is_sorted() else every.sort("call_end")
 
 
 def _waited(trace: Trace, launched: pl.DataFrame) -> pl.DataFrame:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.aggregates import is_named, kept, names_of
 from gpusight.analysis.launch_index import KeyIndex
 from gpusight.core import native
 
@@ -291,7 +291,7 @@ def build_schedule(
     `marks` are moments of threads that the schedule keeps, such as the starts and ends of steps.
     """
     rows = _call_rows(trace, process, start_ns, end_ns)
-    calls, threads = _api_calls(rows.filter("outer"), marks)
+    calls, threads = _api_calls(kept(rows, rows["outer"]), marks)
     activities = _activities(trace, process, start_ns, end_ns)
     issuer = _issuing_calls(trace, activities, rows, calls)
     start, end, device, stream_id, kind, row = (
@@ -307,13 +307,11 @@ def build_schedule(
 def _call_rows(trace: Trace, process: int | None, start_ns: int, end_ns: int) -> pl.DataFrame:
     """Return the CUDA calls that ran in the window, and which are not inside another one."""
     frame = trace.table("api_calls", _CALL_COLUMNS).with_row_index("row")
-    frame = frame.filter(
-        pl.col("start_ns") < end_ns,
-        pl.col("end_ns") > start_ns,
-        pl.col("api").is_null() | pl.col("api").cast(pl.String).is_in(_CUDA),
-    )
+    wanted = (frame["start_ns"] < end_ns) & (frame["end_ns"] > start_ns)
+    wanted &= frame["api"].is_null() | is_named(frame["api"], _CUDA.__contains__)
     if process is not None:
-        frame = frame.filter(pl.col("process") == process)
+        wanted &= frame["process"] == process
+    frame = kept(frame, wanted)
     _, threads = number_rows(frame, ["process", "thread"])
     starts, ends = (frame[column].to_numpy() for column in ("start_ns", "end_ns"))
     found = native.outer_calls(starts, ends, threads) or _outer_calls(starts, ends, threads)
@@ -372,10 +370,10 @@ def _api_calls(
         schema=calls.schema,
         orient="row",
     )
-    nodes = pl.concat([moments, calls])
     # A mark comes before the call that begins at the same moment.
-    order = np.argsort(nodes["start_ns"].to_numpy(), kind="stable")
-    nodes = nodes[order]
+    nodes = pl.concat([moments, calls]) if marks else calls
+    if not nodes["start_ns"].is_sorted():
+        nodes = nodes[np.argsort(nodes["start_ns"].to_numpy(), kind="stable")]
     pairs, thread = number_rows(nodes, ["process", "thread"])
     start, end, kind, row = (nodes[c].to_numpy() for c in ("start_ns", "end_ns", "kind", "row"))
     processes = pairs["process"].to_numpy()
@@ -392,14 +390,12 @@ def _activities(trace: Trace, process: int | None, start_ns: int, end_ns: int) -
     )
     if process is not None:
         ran &= pl.col("process").is_null() | (pl.col("process") == process)
-    parts = [
-        trace.table(kind.table, _OP_COLUMNS)
-        .with_row_index("row")
-        .filter(ran)
-        .with_columns(pl.lit(int(kind), pl.Int64).alias("kind"))
-        for kind in OpKind
-        if trace.has(kind.table) or kind is OpKind.KERNEL
-    ]
+    parts = []
+    for kind in OpKind:
+        if trace.has(kind.table) or kind is OpKind.KERNEL:
+            frame = trace.table(kind.table, _OP_COLUMNS).with_row_index("row")
+            frame = kept(frame, frame.select(ran=ran)["ran"])
+            parts.append(frame.with_columns(pl.lit(int(kind), pl.Int64).alias("kind")))
     ops = pl.concat(parts) if len(parts) == 1 else pl.concat(parts).sort("start_ns", "kind", "row")
     known, stream = number_rows(ops, STREAM_KEY)
     # Numbered in order of their keys.

@@ -24,6 +24,7 @@ from gpusight.analysis.attribution.work_causes import (
     selected_work,
     short_labels,
 )
+from gpusight.analysis.capture_info import DEF_LINES
 from gpusight.analysis.kernel_summary import printed_totals
 from gpusight.analysis.operator_tree import HostCallTree, ModuleTree, OperatorSums
 from gpusight.analysis.recording_advice import advice_for
@@ -248,9 +249,6 @@ _NO_TOTALS = (
     "the capture has the Python stack of each operator, but no Python calls: CPU times are those of"
     " the operators called there, without totals"
 )
-_NO_LINES = (
-    "the profiler recorded the line of each `def`, not the line of each call: rows are functions"
-)
 _LINE = r"\(\d+\): "
 
 
@@ -264,7 +262,7 @@ def _by_place(scope: WorkSelection, work: SelectedWork, by: str) -> TableResult 
         notes = (_NO_TOTALS,)
     elif has_calls:
         if by == "line":
-            by, notes = "function", (_NO_LINES,)
+            by, notes = "function", (DEF_LINES,)
         sums, groups = _by_calls(scope, work, by)
     else:
         hint = _how_to_record(trace, "python_calls") or _STACKS

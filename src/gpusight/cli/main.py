@@ -176,9 +176,7 @@ def _command_list() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    # Polars' allocator keeps freed memory for ten seconds, longer than most commands run; it reads
-    # this when it is loaded. On a million kernels that is a quarter of the peak.
-    os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:50,muzzy_decay_ms:0")
+    _reuse_memory()
     give_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     prefix = "gpusight"
@@ -207,6 +205,28 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _report(error, prefix, as_json=_wants_json(arguments))
     return code
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Parameters of `mallopt` of the C library of Linux."""
+_MMAP_BYTES, _TRIM_BYTES = 32 << 20, 256 << 20
+
+
+def _reuse_memory() -> None:
+    """Have allocators use freed memory again: fresh pages cost more than most passes over them.
+
+    Polars' allocator reads its settings when it is loaded: large pages, and what is free goes back
+    after a moment, not after ten seconds, which would add a quarter to the peak. NumPy uses that of
+    the C library, which would give every large array back to the system at once.
+    """
+    os.environ.setdefault("_RJEM_MALLOC_CONF", "thp:always,dirty_decay_ms:250,muzzy_decay_ms:0")
+    if sys.platform == "linux":
+        import ctypes
+
+        with contextlib.suppress(OSError, AttributeError):  # another C library than that of GNU
+            library = ctypes.CDLL(None)
+            library.mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
+            library.mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
 
 
 def _run_command(args: argparse.Namespace) -> int:

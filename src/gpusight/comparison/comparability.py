@@ -337,14 +337,16 @@ def _how_many(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str
     steps = [sum(digest.steps for digest in side) for side in sides.values()]
     if not all(digest.steps for digest in (*before, *after)):
         yield ("no steps found: whole windows are compared, which is valid only for the same work")
-    few = f" of few steps ({steps[0]} before, {steps[1]} after)" * (0 < min(steps) < _MIN_STEPS)
+    few = f", of few steps ({steps[0]} before, {steps[1]} after)" * (0 < min(steps) < _MIN_STEPS)
     if len(single) == 2:
         known = "run-to-run variation is not measured"
         if min(steps) <= 1:
             known = "one sample per side; variance unknown"
         yield f"{ONE_CAPTURE} per side{few}: {known}; record 3 or more per side"
     elif single:
-        yield f"{ONE_CAPTURE} {single[0]}{few}: its variance is taken from the other side"
+        (other,) = sides.keys() - set(single)
+        source = f"its variation is taken from the captures {other}"
+        yield f"{ONE_CAPTURE} {single[0]}{few}: {source}; record 3 or more"
 
 
 def _tools_and_gpus(before: Sequence[Digest], after: Sequence[Digest]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from gpusight.analysis.range_summary import project_ranges
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.analysis.steps.program_phases import NO_PHASES, UNKNOWN, phases_of_work
-from gpusight.analysis.steps.step_list import CLOSED
+from gpusight.analysis.steps.step_list import closed
 from gpusight.comparison.digest import (
     CallDigest,
     CopyDigest,
@@ -188,7 +188,7 @@ def range_rows(
         frame = frame.with_columns(pl.lit(None, pl.Int64).alias("work_ns"))
     else:
         frame = frame.with_columns(projected.frame["work_ns"])
-    inside = blocks.begun_in(_of(process, frame.filter(CLOSED)))
+    inside = blocks.begun_in(_of(process, closed(frame)))
     if later := [step.end_ns for step in blocks.steps[1:]]:
         ends = np.array([*later, np.iinfo(np.int64).max], np.int64)
         holds = pl.col("end_ns") >= pl.Series(ends[inside["step"].to_numpy()])

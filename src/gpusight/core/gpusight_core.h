@@ -37,16 +37,46 @@ static inline int64_t wrap_sub(int64_t a, int64_t b) { return (int64_t)((uint64_
 static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Find the first position of `n` rising values that is not before a time, on the right: that is after it. Looks near
- * `hint` first: queries mostly rise. */
-int64_t seek(int64_t n, const int64_t *values, int64_t time, int right, int64_t hint);
-
 /* Allocate `count` elements of `size` bytes; NULL where that does not fit. Asking for none gives a real address. */
 static inline void *allocate(int64_t count, size_t size)
 {
     if (count < 0 || (uint64_t)count > (SIZE_MAX - 1) / size)
         return NULL;
     return malloc((size_t)count * size + 1);
+}
+
+/* Find the first position of `n` rising values that is beyond a time, looking near `hint` first: queries mostly rise. */
+static inline int64_t seek(int64_t n, const int64_t *values, int64_t time, int right, int64_t hint)
+{
+    /* values[low - 1] comes before the time, values[high] does not; -1 and n stand for such values. */
+    int64_t low, high, step = 1;
+#define IS_BEFORE(at) (right ? values[at] <= time : values[at] < time)
+    if (hint < n && IS_BEFORE(hint)) {
+        low = hint + 1;
+        while (step < n - low && IS_BEFORE(low + step - 1)) {
+            low += step;
+            step *= 2;
+        }
+        high = step < n - low ? low + step - 1 : n;
+    } else if (hint > 0 && !IS_BEFORE(hint - 1)) {
+        high = hint - 1;
+        while (step < high && !IS_BEFORE(high - step)) {
+            high -= step;
+            step *= 2;
+        }
+        low = step < high ? high - step + 1 : 0;
+    } else {
+        return hint;
+    }
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (IS_BEFORE(middle))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+#undef IS_BEFORE
+    return low;
 }
 
 #endif

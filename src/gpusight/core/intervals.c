@@ -1,39 +1,6 @@
 /* Sorted spans: uniting them, and finding times among them. */
 #include "gpusight_core.h"
 
-int64_t seek(int64_t n, const int64_t *values, int64_t time, int right, int64_t hint)
-{
-    /* values[low - 1] comes before the time, values[high] does not; -1 and n stand for such values. */
-    int64_t low, high, step = 1;
-#define IS_BEFORE(at) (right ? values[at] <= time : values[at] < time)
-    if (hint < n && IS_BEFORE(hint)) {
-        low = hint + 1;
-        while (step < n - low && IS_BEFORE(low + step - 1)) {
-            low += step;
-            step *= 2;
-        }
-        high = step < n - low ? low + step - 1 : n;
-    } else if (hint > 0 && !IS_BEFORE(hint - 1)) {
-        high = hint - 1;
-        while (step < high && !IS_BEFORE(high - step)) {
-            high -= step;
-            step *= 2;
-        }
-        low = step < high ? high - step + 1 : 0;
-    } else {
-        return hint;
-    }
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (IS_BEFORE(middle))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-#undef IS_BEFORE
-    return low;
-}
-
 /* Write where each of `m` times would be among `n` rising values: before equal ones, or on the right after them.
  *
  * Stands in for `numpy.searchsorted`.

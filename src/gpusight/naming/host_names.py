@@ -75,6 +75,7 @@ _AWAITS = (
     r"|recv(?:from|mmsg|msg)?|p?poll|p?select|epoll_p?wait\d*|accept4?"
 )
 _SLEEPS = re.compile(r"^_*(?:(?:clock_)?nanosleep|u?sleep)(?:_nocancel|64)*$")
+_EVENT_LOOPS = re.compile(r"^_*(?:epoll_p?wait\d*|accept4?)(?:_nocancel|64)*$")
 _LOCKS = re.compile(rf"^_*(?:{_AWAITS})(?:_chk|_nocancel|64)*$")
 _WAITS = re.compile(
     rf"^_*(?:(?:{_AWAITS})(?:_chk|_nocancel|64)*$|pthread_(?:mutex_(?:timed)?lock|rwlock_\w*lock|join"
@@ -127,6 +128,11 @@ def is_waiting(name: str) -> bool:
 def is_sleeping(name: str) -> bool:
     """Return whether a call of the operating system waits for nothing but time."""
     return _SLEEPS.match(name) is not None
+
+
+def is_idling(name: str) -> bool:
+    """Return whether a call of the operating system waits for time or for any request."""
+    return is_sleeping(name) or _EVENT_LOOPS.match(name) is not None
 
 
 def is_locked(name: str) -> bool:

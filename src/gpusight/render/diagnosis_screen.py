@@ -49,6 +49,8 @@ _DETAIL = re.compile(
 """Where the numbers of a title start: `explain` and `--details` have them too."""
 _CLAUSE = re.compile(rf"{_DETAIL.pattern}|[:,;] ")
 """Where a title can end without reading cut."""
+_MIN_FINDING_WIDTH = 36
+"""Columns for a kernel and its finding: with fewer, the rows of a report look the same."""
 _MIN_LABEL_WIDTH = 10
 """Columns that the name of a kernel needs to be recognized."""
 _MIN_FITTED_SHARE, _MIN_CLAUSE_SHARE = 0.3, 0.4
@@ -200,6 +202,8 @@ def _plan_lines(
     if total:
         yield _line(total, look.width, "bold green")
     if note:
+        if display_width(note) > (look.width or len(note)):
+            note = note.rpartition("; ")[2]
         while display_width(note) > (look.width or len(note)) and ", " in note:
             note = f"{note.removesuffix(', …').rpartition(', ')[0]}, …"
         yield StyledLine(cut_line(note, look.width), "dim")
@@ -327,6 +331,7 @@ def _kernel_report_rows(
             "Kernel",
             [f"{g.label}: {f.title}" for g, f in zip(shown, firsts, strict=True)],
             can_shorten=True,
+            min_width=_MIN_FINDING_WIDTH,
         ),
         TextColumn.natural(
             "Time", [format_time(g.duration_ns or None, digits=3) for g in shown], right=True

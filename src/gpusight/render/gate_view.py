@@ -219,16 +219,11 @@ def _noise(check: GateCheck) -> str:
     basis = _interval_basis(check)
     if check.doubt is not Doubt.NOISE:
         return basis
-    many = check.repeats is None or check.repeats > _MAX_USUAL_REPEATS
-    if check.limit.metric == STEADY or not many or not check.is_measured:
-        return f"{basis}; {check.settled_by}"
-    return f"{basis}; {STEADY} varies less, this needs {check.needs}"
+    return f"{basis}; {check.settled_by}"
 
 
 STEADY = "kernel_time"
 """The metric that varies least from run to run, and catches most regressions."""
-_MAX_USUAL_REPEATS = 10
-"""Captures per side that few people record: another metric settles it sooner."""
 
 
 def _interval_basis(check: GateCheck) -> str:

@@ -28,7 +28,6 @@ GAP = 2
 NARROW_GAP = 1
 """Space between columns when that saves one from being left out."""
 NAME_MIN = 20
-"""A name is not cut below this while there is a column that can be left out instead."""
 NAME_FLOOR = 8
 BAR_MAX = 12
 BAR_MIN = 4
@@ -71,6 +70,8 @@ class TextColumn:
     """A name or free text, which may lose its middle; numbers are never cut."""
     priority: int = 0
     """Where there is no room, columns of the lowest priority are left out first."""
+    min_width: int = NAME_MIN
+    """A text is not cut below this while there is a column that can be left out instead."""
     style: str = ""
     shares: tuple[float, ...] = ()
     """The fractions behind a share column, from which bars are drawn."""
@@ -182,7 +183,7 @@ def _total(widths: Sequence[int], gap: int) -> int:
 
 
 def _min_width(columns: list[TextColumn], gap: int) -> int:
-    return _total([min(c.width, NAME_MIN) if c.can_shorten else c.width for c in columns], gap)
+    return _total([min(c.width, c.min_width) if c.can_shorten else c.width for c in columns], gap)
 
 
 def full_name_fields(fields: Sequence[Field]) -> tuple[Field, ...]:

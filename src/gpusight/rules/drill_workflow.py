@@ -281,7 +281,7 @@ def _plan_notes(picked: DrillSelection, question: DrillOptions) -> list[str]:
     busy = picked.time_ns / max(1, picked.window_ns)
     if busy < _MIN_BUSY_SHARE and not question.selection.within:
         share = format_share(busy)
-        notes.append(f"kernels run only {share} of the time: see first gpusight diagnose FILE")
+        notes.append(f"kernels run only {share} of the time: run gpusight diagnose FILE first")
     if not picked.chosen:
         notes.append("no kernel is worth profiling; --kernel NAME selects one anyway")
     if any(kernel.category == "communication" for kernel in picked.chosen):

@@ -342,6 +342,8 @@ def _notes(kernels: Sequence[LaunchDiagnosis], rules: Mapping[str, object]) -> t
     if len(sections) > _MAX_SECTIONS or not sections:
         collect = "--set full" + (f"; or only {collect}" if sections else "")
     count = f"{len(missing)} of {len(rules)} rules lack{'s' if len(missing) == 1 else ''} counters"
+    if len(missing) == 1:
+        return (f"{count} ({missing[0]}); collect with ncu {collect}",)
     return (f"{count}; collect with ncu {collect}; rules: {', '.join(missing)}",)
 
 

@@ -139,21 +139,6 @@ def coverage(a: Intervals, starts: Ints, ends: Ints) -> Ints:
     return capped
 
 
-def concurrency(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-    """Count how many spans run at each instant, as a step function.
-
-    Returns (times, depth): depth[i] spans run during [times[i], times[i + 1]). Before the first
-    time the depth is 0, the last depth is 0, and the depth changes at every time.
-    """
-    first, last = _valid_spans(starts, ends)
-    times = distinct(first, last)
-    started = np.searchsorted(np.sort(first), times, side="right")
-    ended = np.searchsorted(np.sort(last), times, side="right")
-    depth = (started - ended).astype(np.int64)
-    changes = np.diff(depth, prepend=0) != 0
-    return times[changes], depth[changes]
-
-
 def distinct(*times: Ints) -> Ints:
     """Return the distinct values of several arrays, rising."""
     # np.unique hashes them, which takes ten times as long where most are distinct.

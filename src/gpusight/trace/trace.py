@@ -405,19 +405,19 @@ class MovedSource(TraceSource):
         """Read these columns, times moved, in order of the moved start."""
         frame = self.trace.table(table, columns)
         order = self._order(table)
-        if order is None:
-            return frame
         times = [column for column in columns if column in TIMES]
         moved = self._move(table, times) if times else None
-        return (frame if moved is None else frame.with_columns(moved))[order]
+        frame = frame if moved is None else frame.with_columns(moved)
+        return frame if order is None else frame[order]
 
     def _order(self, table: str) -> pl.Series | None:
-        """Return the rows of a table in order of time; None where they do not change."""
+        """Return the rows of a table in order of time; None where that does not change."""
         if table not in self._orders:
             key = TABLES[table].sort_column
             moved = None if key is None else self._move(table, [key])
-            order = None if moved is None else moved.to_series().arg_sort()
-            self._orders[table] = order
+            times = None if moved is None else moved.to_series()
+            stays = times is None or times.is_sorted()
+            self._orders[table] = None if times is None or stays else times.arg_sort()
         return self._orders[table]
 
     def recorded_row(self, table: str, row: int) -> int:

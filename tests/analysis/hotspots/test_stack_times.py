@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 
 import gpusight as gs
+from gpusight.analysis.capture_info import DEF_LINES
 from gpusight.analysis.hotspots.stack_times import NO_STACK, Hotspots, TrackWork, hotspots
 from tests.analysis.hotspots.stack_traces import MS, STEP_NS, frame_rows, loader_trace, sample
+from tests.shared import DATA, opened
 from tests.traces import THREAD, build_trace
-
-DATA = Path(__file__).parents[2] / "data"
 
 
 def by_function(result: gs.Result) -> dict[str, dict[str, Any]]:
@@ -177,6 +177,11 @@ def test_an_unknown_measure_is_refused() -> None:
 def test_an_unknown_group_is_refused() -> None:
     with pytest.raises(gs.GpusightError, match="cannot sum by 'colour'"):
         gs.hotspots(loader_trace(), by="colour")
+
+
+def test_lines_of_defs_are_named_as_such() -> None:
+    assert DEF_LINES in gs.hotspots(opened(DATA / "torch_checkpoint.json.gz")).answer.notes
+    assert DEF_LINES not in gs.hotspots(loader_trace()).answer.notes
 
 
 def test_a_thread_and_a_stream_have_their_own_part() -> None:

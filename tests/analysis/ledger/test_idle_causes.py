@@ -138,6 +138,8 @@ def test_waiting_for_a_thread_inside_input_is_input() -> None:
         pytest.param("sem_wait", 400, "Host-to-Device", 10_000, False, id="mostly other work"),
         pytest.param("fsync", 2_000, "Host-to-Device", 10_000, False, id="written, not read"),
         pytest.param("futex", 2_000, "Host-to-Device", 4, False, id="a task, with a scalar"),
+        pytest.param("nanosleep", 2_000, "Host-to-Device", 10_000, False, id="at a fixed rate"),
+        pytest.param("epoll_wait", 2_000, "Host-to-Device", 10_000, False, id="until a request"),
     ],
 )
 def test_what_is_prepared_for_a_copy_is_input(

@@ -13,8 +13,8 @@ import pytest
 import gpusight as gs
 from gpusight.analysis.nsys_stats.stats_reports import StatsReport, run_report
 from gpusight.cli.capture_input import open_capture
-from gpusight.cli.commands.stats import find_captures
 from gpusight.cli.main import main
+from gpusight.cli.stats_answers import find_captures
 from gpusight.render.stats_tables import stats_as_printed
 from tests.cli.captures import NAMED
 
@@ -228,7 +228,7 @@ def test_the_cache_is_not_used_on_request(train: str, monkeypatch: pytest.Monkey
         used.append(not args.no_cache)
         return open_capture(path, args)
 
-    monkeypatch.setattr("gpusight.cli.commands.stats.open_capture", opened)
+    monkeypatch.setattr("gpusight.cli.stats_answers.open_capture", opened)
     for value in ("true", "false"):
         assert main(["stats", "-r", KERNELS, "--force-export", value, train]) == 0
     assert used == [False, True]

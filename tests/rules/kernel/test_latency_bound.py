@@ -6,7 +6,8 @@ import pytest
 
 from gpusight.analysis.counters.kernel_quantities import stall_name
 from gpusight.analysis.counters.profiled_launch import launches
-from gpusight.rules.rule import RuleNotApplicable
+from gpusight.rules.kernel.latency_bound import LAUNCH_OVERHEAD
+from gpusight.rules.rule import KernelRuleMatch, RuleNotApplicable
 from tests.rules.kernel.rule_launches import L1_DATA, SHARED_PIPE, matched, speedup
 from tests.rules.launches import ELAPSED, IDLE, STALLED, trace_of, verdict_of
 
@@ -64,3 +65,18 @@ def test_a_total_counts_where_no_unit_is_known() -> None:
 def _memory(percent: float) -> dict[str, float]:
     names = ("gpu__compute_memory_throughput", "lts__throughput")
     return {f"{name}{ELAPSED}": percent for name in names} | {f"gpu__dram_throughput{ELAPSED}": 4}
+
+
+@pytest.mark.parametrize("without", [(), ("issue_stalled", "warp_issue")])
+def test_a_launch_of_microseconds_should_do_more_per_launch(without: tuple[str, ...]) -> None:
+    short, long = (
+        launches(trace_of({"counters": IDLE, "duration_ns": ns}, without=without))[0]
+        for ns in (1_600.0, 200_000.0)
+    )
+    verdict, other = (verdict_of("latency-bound", launch) for launch in (short, long))
+    assert isinstance(verdict, KernelRuleMatch)
+    assert isinstance(other, KernelRuleMatch)
+    assert verdict.title == LAUNCH_OVERHEAD
+    assert "fuse the kernel" in verdict.fix
+    assert "one launch" in verdict.code
+    assert "fuse" not in other.fix

@@ -115,6 +115,14 @@ def before_batches(*, ms: float = 8.0, size: int = 600_000, source: str = "torch
     return capture
 
 
+@pytest.mark.parametrize("wait", ["clock_nanosleep", "epoll_wait"])
+def test_who_sleeps_before_each_batch_loads_nothing(wait: str) -> None:
+    capture = before_batches()
+    for step in range(4):
+        capture.event("os_calls", wait, 9_000 * step + 20, 9_000 * step + 7_900)
+    assert RULE.check(capture.timeline()) is CLEAN
+
+
 def test_a_loader_without_workers_and_without_a_name() -> None:
     timeline = before_batches().timeline()
     verdict = match_of(RULE, timeline)

@@ -24,16 +24,8 @@ export function openFlames(
   const body = el("div", {});
   const of = choice("Show", Object.entries(OF));
   const by = choice("by", Object.entries(BY));
-<<<<<<< HEAD
   const track = choice("on", [["", "all tracks"], ...trackChoices(info.tracks)]);
-  let asking: AbortController | null = null;
-=======
-  const gpu = choice("on", [["", "all GPUs"]]);
-  const addGpus = ({ devices }: Measure): void => {
-    for (const { device } of devices) gpu.append(el("option", { value: String(device) }, `GPU ${device}`));
-  };
   let request: AbortController | null = null;
->>>>>>> main
   const draw = async (): Promise<void> => {
     request?.abort();
     request = new AbortController();

@@ -39,7 +39,8 @@ _INT64_MIN = np.iinfo(np.int64).min
 def optional(rows: Ints) -> pl.Series:
     """Return row numbers as a column, null where there is none (-1)."""
     column = pl.Series(rows, dtype=pl.Int64)
-    return column.set(column < 0, None)
+    none = column < 0
+    return column.set(none, None) if none.any() else column
 
 
 def lookup(values: Ints, positions: Ints) -> Ints:
@@ -144,6 +145,17 @@ class NestedIntervals:
         if not len(self.rows):
             return np.full(len(times), NONE, dtype=np.int64)
         codes = self._codes(threads)
+        intervals = self.starts, self.ends, self.outer
+        found = native.innermost(intervals, self._first, codes, times)
+        if found is None:
+            return self._innermost(codes, times)
+        places, is_found = found
+        todo = np.flatnonzero(~is_found)
+        if len(todo):
+            places[todo] = self._search(places[todo], times[todo] + 1, codes[todo])
+        return places
+
+    def _innermost(self, codes: Ints, times: Ints) -> Ints:
         keys, wanted = joint_keys(self.threads, self.starts, codes, times)
         places = np.searchsorted(keys, wanted, side="right") - 1
         places[(places >= 0) & (self.threads[places] != codes)] = NONE
@@ -157,6 +169,11 @@ class NestedIntervals:
             todo = todo[(candidates >= 0) & (self.ends[candidates] <= times[todo])]
         places[todo] = self._search(places[todo], times[todo] + 1, codes[todo])
         return places
+
+    @cached_property
+    def _first(self) -> Ints:
+        """The first place of each thread, and where the last one ends."""
+        return np.searchsorted(self.threads, np.arange(len(self.known) + 1))
 
     def rows_at(self, places: Ints) -> Ints:
         """Return the rows of places; -1 stays -1."""

@@ -97,6 +97,11 @@ class HostStacks:
         python = pl.col("line").is_not_null() & (pl.col("kind") == "python")
         return bool(self.tree.frames.select(python.any()).item())
 
+    @property
+    def has_def_lines(self) -> bool:
+        """Whether lines are those of each `def`: calls of Python know no other."""
+        return "python_calls" in self.call_nodes
+
     @cached_property
     def _arrays(self) -> dict[str, Ints]:
         names = ("thread", "start_ns", "end_ns", "node", "late_ns")

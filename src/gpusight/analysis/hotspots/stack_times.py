@@ -14,7 +14,7 @@ import polars as pl
 
 from gpusight.analysis.attribution.nested_intervals import NONE
 from gpusight.analysis.attribution.work_causes import attribute
-from gpusight.analysis.capture_info import STACK_SOURCES
+from gpusight.analysis.capture_info import DEF_LINES, STACK_SOURCES
 from gpusight.analysis.gpu_schedule import OpKind
 from gpusight.analysis.hotspots.host_stacks import HostStacks, host_stacks, range_stacks
 from gpusight.analysis.ledger.idle_contributors import IdleContributors
@@ -598,6 +598,8 @@ def _notes(times: StackTimes, meta: Mapping[str, Any]) -> list[str]:
     """Say where stacks come from, and how much of the time has none."""
     words = [STACK_SOURCES[source] for source in times.stacks.sources]
     notes = [f"stacks: {', '.join(words)}"] if words else []
+    if times.stacks.has_def_lines:
+        notes.append(DEF_LINES)
     idle_ns = max(1, meta["idle_ns"])
     near = meta["idle_near_ns"] / idle_ns
     if near > _MIN_NOTED_SHARE:

@@ -73,6 +73,11 @@ class DeviceSpans:
         lengths: Ints = self.end_ns - self.start_ns
         return lengths
 
+    def part(self, first: int, after: int) -> DeviceSpans:
+        """Return those at some positions, without copying them."""
+        columns = (self.start_ns, self.end_ns, self.op, self.gap)
+        return DeviceSpans(*(column[first:after] for column in columns))
+
     @property
     def idle(self) -> DeviceSpans:
         """Those in which nothing ran."""
@@ -128,10 +133,13 @@ def spans_of(
     """Cut the window of a GPU into spans."""
     own = _in_order(schedule, timing, labels, device)
     priorities = labels.priorities
-    layers = [_Layer.of(timing, own[priorities[own] == priority]) for priority in ActivityPriority]
+    present = (own[priorities[own] == priority] for priority in ActivityPriority)
+    layers = [layer for ops in present if len((layer := _Layer.of(timing, ops)).op)]
     edges = np.array([timing.start_ns, max(timing.start_ns, timing.end_ns)])
     cuts = distinct(edges, *(x.start_ns for x in layers), *(x.end_ns for x in layers))
-    op = first_known([layer.running(cuts[:-1]) for layer in layers])
+    op = first_known(
+        [layer.running(cuts[:-1]) for layer in layers] or [np.full(len(cuts) - 1, NONE)]
+    )
     idle = op == NONE
     gap = np.where(idle, np.cumsum(idle) - 1, NONE)
     spans = DeviceSpans(cuts[:-1], cuts[1:], op, gap)
@@ -172,8 +180,6 @@ class _Layer:
 
     def running(self, times: Ints) -> Ints:
         """Return what runs at each time; `NONE` for nothing."""
-        if not len(self.op):
-            return np.full(len(times), NONE, np.int64)
         at = search(self.start_ns, times, side="right") - 1
         return np.where((at >= 0) & (times < self.end_ns[at]), self.op[at], NONE)
 

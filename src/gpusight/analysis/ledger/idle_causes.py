@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.aggregates import is_named, kept, names_of
 from gpusight.analysis.attribution.work_causes import main_threads
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind
 from gpusight.analysis.ledger.host_threads import HostTime, LaunchThreads, unnamed_input
 from gpusight.analysis.ledger.ledger_entries import IdleCause
+from gpusight.analysis.steps.step_list import closed
 from gpusight.core import native
 from gpusight.naming.host_names import (
     is_collective,
     is_compiling,
+    is_idling,
     is_input,
     is_loading,
     is_locked,
@@ -130,8 +132,7 @@ def _call_names(host_threads: LaunchThreads) -> pl.Series:
 
 def _calls_named(names: pl.Series, wanted: Callable[[str], object]) -> Flags:
     """Return which calls have a name that is wanted, looking at each distinct one once."""
-    codes = [code for code, text in enumerate(names_of(names)) if wanted(text)]
-    return names.to_physical().is_in(codes).fill_null(value=False).to_numpy()
+    return is_named(names, wanted).fill_null(value=False).to_numpy()
 
 
 def _graph_captures(host_threads: LaunchThreads, names: pl.Series) -> Intervals:
@@ -220,10 +221,8 @@ class HostRangesByThread:
 
     def __init__(self, trace: Trace, host_threads: LaunchThreads) -> None:
         columns = [*_EVENTS, "name", "kind", "open", "process"]
-        self.frame = trace.table("ranges", columns).filter(
-            pl.col("kind").cast(pl.String) != "mark", ~pl.col("open").fill_null(value=False)
-        )
-        known = self.frame.filter(pl.col("thread").is_not_null())
+        self.frame = closed(trace.table("ranges", columns))
+        known = kept(self.frame, self.frame["thread"].is_not_null())
         counts = known.group_by("process", "thread").len().sort("len", "thread")
         # Written in order of count: the thread with the most ranges of its process stays.
         busiest = dict(counts.select("process", "thread").iter_rows())
@@ -253,12 +252,13 @@ def _input(
     for table in _NAMING:
         events = _events(trace, table, is_input, name=True)
         spans.append(host_threads.of_threads(launches.without_work(events)))
-    reading, waiting = (
+    reading, waiting, idling = (
         host_threads.of_threads(_events(trace, "os_calls", wanted))
-        for wanted in (is_reading, is_locked)
+        for wanted in (is_reading, is_locked, is_idling)
     )
-    waiting = subtract(waiting, _handed(host_threads))
-    others = own
+    # Who sleeps until the next frame, or until a request arrives, does not wait for its data.
+    waiting = subtract(waiting, union(idling, _handed(host_threads)))
+    others = union(own, idling)
     if trace.has("python_calls"):
         frames = trace.table("python_calls", [*_EVENTS, "name"])
         others = union(others, host_threads.of_threads(launches.without_work(frames)))
@@ -366,8 +366,7 @@ def _events(
 
 
 def _named(frame: pl.DataFrame, wanted: Callable[[str], bool]) -> pl.DataFrame:
-    codes = [code for code, text in enumerate(names_of(frame["name"])) if wanted(text)]
-    return frame.filter(pl.col("name").to_physical().is_in(codes)) if codes else frame.clear()
+    return kept(frame, is_named(frame["name"], wanted))
 
 
 def _united(spans: Iterable[Intervals]) -> Intervals:

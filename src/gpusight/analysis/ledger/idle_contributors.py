@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.aggregates import names_of
+from gpusight.analysis.aggregates import kept, names_of
 from gpusight.analysis.attribution.nested_intervals import (
     NONE,
     NestedIntervals,
@@ -25,7 +26,7 @@ from gpusight.trace.intervals import search
 
 if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import GpuSchedule
-    from gpusight.analysis.ledger.device_ledger import DeviceAccount
+    from gpusight.analysis.ledger.device_ledger import DeviceAccount, DeviceSpans
     from gpusight.analysis.ledger.host_threads import HostTime
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 MAX_CONTRIBUTORS = 5
 """Contributors of a kind that are listed for an entry."""
+_SPANS_AT_ONCE = 1 << 18
+"""Spans of a GPU that are looked at together."""
 _DIGITS = r"\d+"
 _COPIES = {"Host-to-Device": "H2D copy", "Device-to-Host": "D2H copy"}
 RECORD = r"(?s),? (?:seq|op_id|sizes|input_op_ids) = .*$"
@@ -76,24 +79,29 @@ class IdleContributors:
         self._schedule = schedule
         self._trace = schedule.trace
         self._host_threads = LaunchThreads(schedule)
-        self._ranges = HostRangesByThread(self._trace, self._host_threads)
-        self._pieces = hosts.pieces
+        self._hosts = hosts
 
     def of(self, account: DeviceAccount) -> dict[str, tuple[IdleContributor, ...]]:
         """Return the largest contributors of each idle entry of a GPU, kind by kind."""
-        stretches = self.stretches(account)
+        sums: dict[str, list[pl.DataFrame]] = {}
+        spans = account.spans
+        # Part by part: names of all stretches at once would take more memory than the rest.
+        for first in range(0, max(len(spans), 1), _SPANS_AT_ONCE):
+            stretches = self.stretches(account, spans.part(first, first + _SPANS_AT_ONCE))
+            for kind, names in self._open_names(stretches):
+                sums.setdefault(kind, []).append(_summed(stretches, names))
         by_entry: dict[str, list[IdleContributor]] = {}
-        for kind, names in self._open_names(stretches):
-            for cause, name, ns, count in _largest(stretches, names).iter_rows():
+        for kind, parts in sums.items():
+            for cause, name, ns, count in _largest(self._named(kind, pl.concat(parts))).iter_rows():
                 contributor = IdleContributor(kind, name, ns, count)
                 by_entry.setdefault(IdleCause(cause).entry, []).append(contributor)
         return {entry: tuple(contributors) for entry, contributors in by_entry.items()}
 
     # Stretches --------------------------------------------------------------------------------
 
-    def stretches(self, account: DeviceAccount) -> IdleStretches:
-        """Cut idle time where the host went from one thing to another."""
-        idle, gaps = account.spans.idle, account.gaps
+    def stretches(self, account: DeviceAccount, spans: DeviceSpans | None = None) -> IdleStretches:
+        """Cut idle time, of some spans or of all, where the host went from one thing to another."""
+        idle, gaps = (account.spans if spans is None else spans).idle, account.gaps
         host_thread, until = gaps.host_thread[idle.gap], gaps.until(idle)
         host = self._host_stretches(host_thread, idle.start_ns, until, gaps.op[idle.gap])
         at = np.flatnonzero(until < idle.end_ns)
@@ -117,11 +125,12 @@ class IdleContributors:
 
     def _host_stretches(self, host_thread: Ints, start: Ints, end: Ints, op: Ints) -> IdleStretches:
         """Cut what the host was late by into stretches of one cause."""
-        piece_thread, piece_start, piece_end, cause = self._pieces
+        _, piece_start, piece_end, cause = self._hosts.pieces
         axis, known = self._host_threads.axis, np.flatnonzero((host_thread != NONE) & (start < end))
         begin, stop = (axis.at(host_thread[known], t[known]) for t in (start, end))
-        first = search(axis.at(piece_thread, piece_end), begin, side="right")
-        after = search(axis.at(piece_thread, piece_start), stop, side="left")
+        starts, ends = self._piece_places
+        first = search(ends, begin, side="right")
+        after = search(starts, stop, side="left")
         count = np.maximum(after - first, 0)
         at = known[np.repeat(np.arange(len(known)), count)]
         piece = np.arange(len(at)) - np.repeat(np.cumsum(count) - count - first, count)
@@ -137,29 +146,73 @@ class IdleContributors:
             begun + (ended - begun) // 2,
         )
 
+    @cached_property
+    def _piece_places(self) -> tuple[Ints, Ints]:
+        """Where the pieces of host time begin and end, on the axis of all host threads."""
+        thread, start, end, _ = self._hosts.pieces
+        axis = self._host_threads.axis
+        return axis.at(thread, start), axis.at(thread, end)
+
     # What was open ----------------------------------------------------------------------------
 
     def _open_names(self, stretches: IdleStretches) -> list[tuple[str, pl.Series]]:
-        """Return the name of what was open in each stretch, by kind; null for nothing."""
+        """Return what was open in each stretch, by kind, as a code or a text; null for nothing."""
         known = stretches.host_thread != NONE
-        times, trace = stretches.sample_ns, self._trace
+        times = stretches.sample_ns
         position = self.positions(stretches)
         threads = self._threads(position, known, {})
         range_threads = self._threads(position, known, self._ranges.stand_in)
-        ranges, call = self._ranges.frame, self._calls(stretches, known)
-        open_range = _innermost(ranges, times, range_threads)
-        op, os_call = (
-            _innermost(trace.table(table, ["start_ns", "end_ns", "thread"]), times, threads)
-            for table in ("cpu_ops", "os_calls")
-        )
+        call = self._calls(stretches, known)
+        op, os_call = (self._innermost(t, times, threads) for t in ("cpu_ops", "os_calls"))
+        rows = {
+            "range": self._innermost("ranges", times, range_threads),
+            "op": op,
+            "api call": call,
+            "os call": os_call,
+        }
+        sites = _sites(self._trace, times, threads, {"api_calls": call, "os_calls": os_call})
         return [
-            ("range", _families(ranges["name"].gather(optional(open_range)))),
-            ("op", _names(trace, "cpu_ops", op)),
-            ("api call", _names(trace, "api_calls", call)),
-            ("os call", _names(trace, "os_calls", os_call)),
-            ("call site", _sites(trace, times, threads, {"api_calls": call, "os_calls": os_call})),
-            ("next", self._op_names(stretches.op)),
+            *((k, self._names[k].to_physical().gather(optional(r))) for k, r in rows.items()),
+            ("call site", sites),
+            ("next", self._next_codes(stretches.op)),
         ]
+
+    @cached_property
+    def _ranges(self) -> HostRangesByThread:
+        return HostRangesByThread(self._trace, self._host_threads)
+
+    @cached_property
+    def _names(self) -> dict[str, pl.Series]:
+        """The names of the rows of what can be open, by kind."""
+        tables = {"op": "cpu_ops", "api call": "api_calls", "os call": "os_calls"}
+        names = {kind: self._trace.table(table, ["name"])["name"] for kind, table in tables.items()}
+        return {"range": self._ranges.frame["name"], **names}
+
+    def _innermost(self, table: str, times: Ints, threads: pl.Series) -> Ints:
+        """Return the row of the last event of the thread that had started and was open still."""
+        if table not in self._nested:
+            is_range, columns = table == "ranges", ["start_ns", "end_ns", "thread"]
+            frame = self._ranges.frame if is_range else self._trace.table(table, columns)
+            self._nested[table] = NestedIntervals.of_table(frame)
+        nested = self._nested[table]
+        return nested.rows_at(nested.innermost(times, threads))
+
+    @cached_property
+    def _nested(self) -> dict[str, NestedIntervals]:
+        return {}
+
+    def _named(self, kind: str, sums: pl.DataFrame) -> pl.DataFrame:
+        """Replace codes by texts."""
+        if kind == "call site":
+            return sums
+        if kind == "next":
+            texts = pl.concat([self._kernels, _OTHERS])
+        else:
+            names = self._names[kind]
+            texts = pl.Series(names_of(names), dtype=pl.String)
+            if kind == "range":
+                texts = _families(texts, sums["name"])
+        return sums.with_columns(texts.gather(sums["name"]).alias("name"))
 
     def positions(self, stretches: IdleStretches) -> Ints:
         """Return the thread behind each stretch: a position in `GpuSchedule.threads`.
@@ -183,51 +236,70 @@ class IdleContributors:
         if not len(order):
             return np.full(len(stretches.host_thread), NONE, np.int64)
         places = axis.at(stretches.host_thread, stretches.sample_ns)
-        at = search(axis.at(calls.host_thread, calls.start_ns)[order], places, side="right") - 1
+        at = search(self._call_places, places, side="right") - 1
         call = order[np.maximum(at, 0)]
         inside = known & (at >= 0) & (places < axis.at(calls.host_thread[call], calls.end_ns[call]))
         return np.where(inside, calls.row[call], NONE)
 
-    def _op_names(self, op: Ints) -> pl.Series:
-        """Name the activities that ended the gaps."""
+    @cached_property
+    def _call_places(self) -> Ints:
+        """Where the calls begin on the axis of all host threads, in their order there."""
+        calls, order = self._schedule.calls, self._host_threads.order
+        return self._host_threads.axis.at(calls.host_thread[order], calls.start_ns[order])
+
+    @cached_property
+    def _kernels(self) -> pl.Series:
+        """The short name of each kernel, by the code of its name."""
+        return distinct_short_names(self._trace.table("kernels", ["name"])["name"])
+
+    def _next_codes(self, op: Ints) -> pl.Series:
+        """Number what ended the gaps: kernels by the code of their name, then `_OTHERS`."""
         ops, trace = self._schedule.ops, self._trace
         if not len(ops):
-            return pl.Series([None], dtype=pl.String).new_from_index(0, len(op))
-        kind = np.where(op >= 0, ops.kind[op], NONE)
-        rows = optional(np.where(kind == OpKind.KERNEL, ops.row[op], NONE))
-        names = trace.table("kernels", ["name"])["name"]
-        short = distinct_short_names(names)
-        kernels = short.gather(names.to_physical().gather(rows))
-        others = pl.Series(["copy", "memset", "CUDA graph"], dtype=pl.String)
-        named = kernels.zip_with(kernels.is_not_null(), others.gather(optional(kind - 1)))
-        copies = optional(np.where(kind == OpKind.COPY, ops.row[op], NONE))
-        direction = trace.table("copies", ["kind"])["kind"].gather(copies).cast(pl.String)
-        copied = direction.replace_strict(_COPIES, default=None, return_dtype=pl.String)
-        return copied.zip_with(copied.is_not_null(), named)
+            return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(op))
+        kind, row = (np.where(op >= 0, column[op], NONE) for column in (ops.kind, ops.row))
+        others = len(self._kernels)
+        code = np.where(kind >= 0, others + kind - 1, NONE)
+        kernels, copies = (np.flatnonzero(kind == k) for k in (OpKind.KERNEL, OpKind.COPY))
+        if len(kernels):
+            names = trace.table("kernels", ["name"])["name"].to_physical()
+            code[kernels] = names.gather(row[kernels]).to_numpy()
+        if len(copies):
+            kinds = trace.table("copies", ["kind"])["kind"]
+            unknown = len(names_of(kinds))
+            codes = kinds.to_physical().gather(row[copies]).cast(pl.Int64).fill_null(unknown)
+            code[copies] = others + _copy_codes(kinds)[codes.to_numpy()]
+        return optional(code)
 
 
-def _largest(stretches: IdleStretches, names: pl.Series) -> pl.DataFrame:
-    """Add up by cause and name, and keep the most expensive names of each cause."""
-    frame = pl.DataFrame(
-        {"cause": stretches.cause, "name": names, "ns": stretches.end_ns - stretches.start_ns}
-    )
+_OTHERS = pl.Series(["copy", "memset", "CUDA graph", *_COPIES.values()], dtype=pl.String)
+"""What can end a gap besides kernels: first in the order of `OpKind`."""
+
+
+def _copy_codes(kinds: pl.Series) -> Ints:
+    """Return the position in `_OTHERS` of each kind of copy by its code, and of an unknown one."""
+    places = {kind: _OTHERS.len() - len(_COPIES) + at for at, kind in enumerate(_COPIES)}
+    return np.array([*(places.get(kind, 0) for kind in names_of(kinds)), 0], np.int64)
+
+
+def _summed(stretches: IdleStretches, names: pl.Series) -> pl.DataFrame:
+    """Add up by cause and name."""
+    lengths = stretches.end_ns - stretches.start_ns
+    frame = pl.DataFrame({"cause": stretches.cause, "name": names, "ns": lengths})
+    known = kept(frame, frame["name"].is_not_null())
+    count = pl.len().cast(pl.Int64).alias("count")
+    return known.group_by("cause", "name").agg(pl.col("ns").sum(), count)
+
+
+def _largest(sums: pl.DataFrame) -> pl.DataFrame:
+    """Keep the most expensive names of each cause."""
     return (
-        frame.drop_nulls("name")
-        .group_by("cause", "name")
-        .agg(pl.col("ns").sum(), pl.len().cast(pl.Int64).alias("count"))
-        .with_columns(pl.col("name").cast(pl.String))
+        sums.group_by("cause", "name")
+        .agg(pl.col("ns").sum(), pl.col("count").sum())
         .sort(["cause", "ns", "name"], descending=[False, True, False])
         .group_by("cause", maintain_order=True)
         .head(MAX_CONTRIBUTORS)
     )
-
-
-def _innermost(frame: pl.DataFrame, times: Ints, threads: pl.Series) -> Ints:
-    """Return the row of the last event of the thread that had started and was open still."""
-    nested = NestedIntervals.of(
-        frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy(), frame["thread"]
-    )
-    return nested.rows_at(nested.innermost(times, threads))
 
 
 def _names(trace: Trace, table: str, rows: Ints) -> pl.Series:
@@ -253,13 +325,12 @@ def families(names: pl.Series) -> pl.Series:
     return names.str.replace(RECORD, "").str.replace_all(_DIGITS, "#")
 
 
-def _families(names: pl.Series) -> pl.Series:
+def _families(texts: pl.Series, codes: pl.Series) -> pl.Series:
     """Write names that only differ by numbers as one, where several of them occur."""
-    used = names.to_physical().unique().drop_nulls().sort()
-    texts = pl.Series(names_of(names), dtype=pl.String).gather(used)
+    used = codes.unique()
+    of_used = texts.gather(used)
     several = pl.col("plain").n_unique().over("family") > 1
     shown = pl.DataFrame(
-        {"plain": texts.str.replace(RECORD, ""), "family": families(texts)}
+        {"plain": of_used.str.replace(RECORD, ""), "family": families(of_used)}
     ).select(pl.when(several).then("family").otherwise("plain"))
-    at = used.search_sorted(names.to_physical().fill_null(0)).set(names.is_null(), None)
-    return shown.to_series().gather(at)
+    return texts.scatter(used, shown.to_series())

@@ -23,7 +23,7 @@ from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection,
 from gpusight.analysis.steps.step_window import StepWindow, step_spans, step_window
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
-from gpusight.trace.intervals import Intervals, concurrency, intersect
+from gpusight.trace.intervals import Intervals, intersect
 from gpusight.units import format_share
 
 if TYPE_CHECKING:
@@ -69,9 +69,11 @@ def device_overlap(schedule: GpuSchedule, labels: EntryLabels, device: int) -> D
 
     compute, copies, communication = (running(priority) for priority in ActivityPriority)
     kernels = np.flatnonzero(own & np.isin(ops.kind, (OpKind.KERNEL, OpKind.GRAPH)))
-    times, depth = concurrency(start[kernels], end[kernels])
+    # Activities are in order of start: what of one lies before the end of an earlier one overlaps.
+    reached = np.maximum.accumulate(end[kernels])[:-1]
+    several = Intervals.from_arrays(start[kernels[1:]], np.minimum(end[kernels[1:]], reached))
     return DeviceOverlap(
-        kernels_ns=int(np.diff(times)[depth[:-1] >= 2].sum()) if len(times) else 0,
+        kernels_ns=several.length_ns,
         copy_ns=copies.length_ns,
         copy_hidden_ns=intersect(copies, compute).length_ns,
         communication_ns=communication.length_ns,

@@ -100,7 +100,7 @@ _KIND_TEXTS = {
 _OPTIONAL = frozenset({"step_ns", "copy_share", "communication_share"})
 
 
-_IDLE_MEANINGS = {
+IDLE_MEANINGS = {
     IdleCause.QUEUED: "launched, not started: between kernels, or a stream or event came first",
     IdleCause.SYNCHRONIZING: "the host waited for the GPU",
     IdleCause.ALLOCATING: "the host allocated or freed memory",
@@ -111,6 +111,7 @@ _IDLE_MEANINGS = {
     IdleCause.FRAMEWORK: "operators or Python between launches",
     IdleCause.HOST: "host code without CUDA calls",
     IdleCause.PROFILER: "the profiler itself",
+    IdleCause.UNKNOWN: "the capture does not show who launched the next activity",
 }
 
 
@@ -149,7 +150,7 @@ def ledger_page(report: LedgerReport, *, by_step: bool = False) -> Composite:
     explained_ns = _MIN_ENTRY_SHARE * (report.ledger.end_ns - report.ledger.start_ns)
     meanings = [
         f"{cause.name.lower()}: {meaning}"
-        for cause, meaning in _IDLE_MEANINGS.items()
+        for cause, meaning in IDLE_MEANINGS.items()
         if any(device.ns(cause.entry) >= explained_ns for device in report.ledger.devices)
     ]
     notes = report.notes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.aggregates import DURATION, names_of
+from gpusight.analysis.aggregates import DURATION, is_named, names_of
 from gpusight.analysis.launch_index import find_launches
 from gpusight.analysis.nsys_stats.cuda_stats import with_label
 from gpusight.analysis.nsys_stats.stats_reports import (
@@ -60,8 +60,10 @@ IS_NVTX = pl.col("source").is_null()
 def range_ends(trace: Trace, kinds: tuple[str, ...] = (*KINDS, "mark")) -> pl.Series:
     """Return every range's end; one never closed ends with the last of these kinds, as in nsys."""
     frame = trace.table("ranges", ["start_ns", "end_ns", "open", "kind", "source"])
+    if not frame.get_column("open").any():
+        return frame.get_column("end_ns")
     closed = pl.when(pl.col("open").fill_null(value=False)).then("start_ns").otherwise("end_ns")
-    last = closed.filter(pl.col("kind").cast(pl.String).is_in(kinds), IS_NVTX).max()
+    last = closed.filter(is_named(frame.get_column("kind"), kinds.__contains__), IS_NVTX).max()
     end = pl.when(pl.col("open").fill_null(value=False)).then(pl.max_horizontal("start_ns", last))
     return frame.select(end.otherwise("end_ns").alias("end_ns")).to_series()
 
@@ -88,9 +90,8 @@ def _summary(kinds: tuple[str, ...]) -> Callable[[Trace, ReportArguments], pl.Da
     def report(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
         del arguments
         frame = trace.table("ranges", ["start_ns", "name", "domain", "kind", "source"])
-        frame = frame.with_columns(range_ends(trace)).filter(
-            pl.col("kind").cast(pl.String).is_in(kinds), IS_NVTX
-        )
+        named = is_named(frame.get_column("kind"), kinds.__contains__)
+        frame = frame.with_columns(range_ends(trace)).filter(named, IS_NVTX)
         summary = summarize_times(frame, ["name", "domain", "kind"])
         named = summary.with_columns(label().alias("Range"), style().alias("Style"))
         return rank_times(named, ["Range", "Style"])

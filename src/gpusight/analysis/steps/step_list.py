@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from gpusight.analysis.aggregates import DURATION, names_of
+from gpusight.analysis.aggregates import DURATION, is_named, kept, names_of
 from gpusight.errors import UsageError
 from gpusight.pace import BEFORE, MESSAGE, Pace
 from gpusight.results import NotApplicable
@@ -249,8 +249,10 @@ def _family_steps(members: pl.DataFrame, family: dict[str, Any]) -> TraceSteps:
     return TraceSteps.of(rows, how, StepEvidence.COUNTED if counts else StepEvidence.NAMED)
 
 
-CLOSED = (pl.col("kind").cast(pl.String) != "mark") & ~pl.col("open").fill_null(value=False)
-"""Whether a range has a length and was closed."""
+def closed(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Keep the ranges that have a length and were closed."""
+    is_open = ranges["open"].fill_null(value=False)
+    return kept(ranges, ~is_named(ranges["kind"], "mark".__eq__) & ~is_open)
 
 
 def closed_ranges(trace: Trace) -> pl.DataFrame:
@@ -260,7 +262,7 @@ def closed_ranges(trace: Trace) -> pl.DataFrame:
     """
     columns = ["start_ns", "end_ns", "name", "kind", "open", "process", "thread"]
     ranges = trace.table("ranges", [*columns, "source"])
-    return ranges.filter(CLOSED, pl.col("source").is_null()).select(columns)
+    return closed(kept(ranges, ranges["source"].is_null())).select(columns)
 
 
 def named_like(ranges: pl.DataFrame, pattern: str, *, keep: bool = True) -> pl.DataFrame:

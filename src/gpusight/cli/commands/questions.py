@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import gpusight as gs
 from gpusight.cli import options
 from gpusight.cli.capture_input import keep_warnings, open_capture, progress
-from gpusight.cli.commands.stats import find_captures, stats_answers
 from gpusight.cli.output import (
     EXIT_NOT_APPLICABLE,
     chosen_format,
@@ -20,6 +19,7 @@ from gpusight.cli.output import (
     write_error,
     write_file,
 )
+from gpusight.cli.stats_answers import find_captures, stats_answers
 from gpusight.errors import (
     CaptureError,
     GpusightError,

@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpusight.analysis.ledger.ledger_entries import (
-    COMMUNICATION,
-    COMPUTE,
-    COPY,
-    GRAPH,
-    IDLE,
-    IdleCause,
-)
-from gpusight.analysis.ledger.ledger_tables import ledger_page
+from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COMPUTE, COPY, GRAPH, IDLE
+from gpusight.analysis.ledger.ledger_tables import IDLE_MEANINGS, ledger_page
 from gpusight.analysis.steps.step_list import called
 from gpusight.render.html.html_templates import ReportSection, columns_of, render
 from gpusight.results import NotApplicable, TableResult
@@ -132,17 +125,7 @@ _MAX_BARS, _MAX_DEVICES = 64, 16
 _IDLE_COLUMNS = ("entry", "kind", "name", "share", "ns", "count")
 _IDLE_TABLE = "idle"
 _MEANINGS = {
-    IdleCause.QUEUED.entry: "launched, but waits for a stream, an event or another process",
-    IdleCause.SYNCHRONIZING.entry: "the host synchronizes with the GPU",
-    IdleCause.ALLOCATING.entry: "the host allocates or frees memory",
-    IdleCause.LAUNCHING.entry: "the host is in a launch call, or the launch is in flight",
-    IdleCause.SETUP.entry: "the host creates contexts or handles, loads or compiles code",
-    IdleCause.INPUT.entry: "the host loads or prepares input data",
-    IdleCause.WAITING.entry: "the host waits for another thread or process",
-    IdleCause.FRAMEWORK.entry: "the host runs framework code or Python between launches",
-    IdleCause.HOST.entry: "the host runs its own code, without CUDA calls",
-    IdleCause.PROFILER.entry: "profiler overhead",
-    IdleCause.UNKNOWN.entry: "the capture does not show who launched the next activity",
+    **{cause.entry: meaning for cause, meaning in IDLE_MEANINGS.items()},
     GRAPH: "whole CUDA graphs (no per-node kernels in the capture)",
     f"{COPY}/h2d": "host to device",
     f"{COPY}/d2h": "device to host",

@@ -37,6 +37,16 @@ for (int d = 16; d; d /= 2)               // no barrier, no memory
   sum += __shfl_down_sync(0xffffffff, sum, d);
 if (lane == 0) part[warp] = sum;          // then one __syncthreads()
 """
+OVERHEAD_WHY = "Starting and draining a grid takes 1 to 2 µs, whatever its blocks do."
+OVERHEAD_FIX = (
+    "Do more per launch: fuse the kernel with its neighbors, or process several inputs at once. A "
+    "CUDA graph shortens the gaps between such kernels, not the kernels."
+)
+OVERHEAD_CODE = """\
+first<<<grid, block, 0, stream>>>(in, tmp);   // two launches, a round trip through memory
+second<<<grid, block, 0, stream>>>(tmp, out);
+both<<<grid, block, 0, stream>>>(in, out);    // one launch: tmp stays in registers
+"""
 MAX_REASONS_SHOWN = 3
 
 
@@ -174,11 +184,17 @@ for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
             else roof_limited(launch, 1 - share * HIDDEN_WAIT_SHARE.value)
         )
         cycles = load_cycles(launch, launch.get(q.LOAD_REQUESTS))
+        if _is_overhead(launch):
+            why, fix, code = OVERHEAD_WHY, OVERHEAD_FIX, OVERHEAD_CODE
+        else:
+            why, fix, code = "", STALLS[reason].fix, ""
+        if ladder:
+            fix, code = LADDER_FIX, LADDER_CODE
         meaning = "Average latency of a global load"
         load = Evidence("load_cycles", cycles or 0.0, "cycle", meaning)
         return KernelRuleMatch(
             title=LAUNCH_OVERHEAD
-            if overhead(launch) >= MAX_OVERHEAD_CORRECTION
+            if _is_overhead(launch)
             else f"{q.stall_name(reason)} {share:.0%} ({STALLS[reason].what})",
             time_share=remaining,
             estimate="warp shuffles: no barriers, no shared memory, half of the instructions"
@@ -201,9 +217,14 @@ for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
             ),
             confidence=Confidence.LOW,
             confidence_reason="how much of a stall can be hidden is assumed",
-            fix=LADDER_FIX if ladder else STALLS[reason].fix,
-            code=LADDER_CODE if ladder else "",
+            why=why,
+            fix=fix,
+            code=code,
         )
+
+
+def _is_overhead(launch: ProfiledLaunch) -> bool:
+    return overhead(launch) >= MAX_OVERHEAD_CORRECTION
 
 
 def _without_ladder(launch: ProfiledLaunch) -> float:
@@ -218,13 +239,16 @@ def _without_ladder(launch: ProfiledLaunch) -> float:
 
 def _without_reasons(launch: ProfiledLaunch, highest: float) -> KernelRuleMatch:
     remaining = roof_limited(launch, 1 - HIDDEN_WAIT_SHARE.value)
+    is_short = _is_overhead(launch)
     return KernelRuleMatch(
-        title=LAUNCH_OVERHEAD
-        if overhead(launch) >= MAX_OVERHEAD_CORRECTION
-        else f"Latency-bound: no unit above {highest:.0%}",
+        title=LAUNCH_OVERHEAD if is_short else f"Latency-bound: no unit above {highest:.0%}",
         time_share=remaining,
-        estimate="at most 2x: warp stalls were not measured",
+        estimate=f"{HIDDEN_WAIT_SHARE.value:.0%} of the stalls hidden; no unit above "
+        f"{ATTAINABLE:.0%} of its peak",
         evidence=launch.evidence(shared.SM_SHARE, shared.MEMORY_SHARE, shared.OCCUPANCY),
         confidence=Confidence.LOW,
         confidence_reason="warp stalls were not measured: collect WarpStateStats",
+        why=OVERHEAD_WHY if is_short else "",
+        fix=OVERHEAD_FIX if is_short else "",
+        code=OVERHEAD_CODE if is_short else "",
     )

@@ -94,8 +94,6 @@ class _Spans:
     """Both, by cause."""
     copies: pl.DataFrame = field(default_factory=pl.DataFrame)
     """Where steps are known: the H2D and D2H copies before the first and after the last."""
-    copy_share: float = 0.0
-    """Their part of the time of all GPU activities."""
 
     @property
     def capture_ns(self) -> int:
@@ -222,7 +220,6 @@ def _around_steps(context: RuleContext) -> _Spans:
     kinds = context.trace.table("copies", ["kind", "bytes", "src_kind", "dst_kind"])
     copies = pl.concat([copies, kinds[copies["row"]]], how="horizontal").with_columns(took_ns)
     copies = copies.filter(pl.col("kind").cast(pl.String).is_in(_HOST_COPIES))
-    all_ns = int(work.select(took_ns.sum()).item())
     return _Spans(
         start_ns=min(first_ns, whole.start_ns),
         window_ns=first_ns,
@@ -232,7 +229,6 @@ def _around_steps(context: RuleContext) -> _Spans:
         ending_ns=max(0, end_ns - last_ns),
         explained_ns={},
         copies=copies,
-        copy_share=int(copies["duration_ns"].sum()) / max(1, all_ns),
     )
 
 
@@ -240,7 +236,8 @@ def _outside_steps(context: RuleContext) -> RuleVerdict:
     spans = _around_steps(context)
     starts = spans.total_ns >= max(MIN_NS.value, MIN_FIRST_SHARE.value * spans.capture_ns)
     copy_ns = int(spans.copies["duration_ns"].sum())
-    copies = spans.copy_share >= MIN_COPY_SHARE.value and copy_ns >= MIN_NS.value
+    share = copy_ns / max(1, spans.capture_ns)
+    copies = share >= MIN_COPY_SHARE.value and copy_ns >= MIN_NS.value
     if not starts and not copies:
         return CLEAN
     match = _match(context, spans)
@@ -249,9 +246,14 @@ def _outside_steps(context: RuleContext) -> RuleVerdict:
     match = replace(match, measured_ns=None, leads=False, where=where, also=())
     if not copies or (starts and 2 * copy_ns < spans.total_ns):
         return match
+    return _copies_match(match, spans, share)
+
+
+def _copies_match(match: RuleMatch, spans: _Spans, share: float) -> RuleMatch:
+    """Word the match for copies that run once, which take this share of the capture."""
+    copy_ns = int(spans.copies["duration_ns"].sum())
     early = spans.copies["launch_ns"] < spans.window_ns
     when = "before" if early.all() else "before and after" if early.any() else "after"
-    share = copy_ns / max(1, spans.capture_ns)
     rate = format_rate(int(spans.copies["bytes"].sum()) * 1e9 / max(1, copy_ns), digits=3)
     host = spans.copies.select(
         pl.any_horizontal(pl.col("src_kind", "dst_kind").cast(pl.String) == "Pageable").any()
@@ -265,13 +267,13 @@ def _outside_steps(context: RuleContext) -> RuleVerdict:
         title=f"Copies {when} the steps: {format_time(copy_ns, digits=3)} of "
         f"{format_time(spans.capture_ns, digits=3)} ({format_share(share)})",
         evidence=(
-            Evidence("copy_ns", float(copy_ns), "ns", "H2D and D2H copies outside of the steps"),
-            Evidence("copy_share", spans.copy_share, "share", "Share of all GPU activities"),
+            Evidence("copy_ns", float(copy_ns), "ns", "Copy time outside of the steps"),
+            Evidence("copies", spans.copies.height, "", "H2D and D2H copies outside of the steps"),
             *match.evidence[:1],
             *match.evidence[2:3],
         ),
         leads=share >= MIN_FIRST_SHARE.value,
-        fix=f"{spans.copies.height} copies at {rate}, which no step shows.{pinned if host else ''} "
+        fix=f"These copies run at {rate}, and no step shows them.{pinned if host else ''} "
         "Keep data on the GPU for as many steps as possible, and copy parts of it while others "
         "are computed. --window all shows them with the steps, and what the fix saves.",
         code="gpusight diagnose FILE --window all            # with the copies\n",
