@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
     core_status().library is None, reason=f"no compiled core: {core_status().reason}"
 )
 TIMES = st.one_of(st.integers(0, 12), st.integers(0, 3 * 10**15), st.integers(-5, 10**9))
-CODES = {pl.UInt8: 200, pl.UInt16: 60_000, pl.UInt32: 70_000}
+CODES: dict[type[pl.DataType], int] = {pl.UInt8: 200, pl.UInt16: 60_000, pl.UInt32: 70_000}
 
 
 def check_groups(codes: pl.Series, starts: list[int], durations: list[int], groups: int) -> None:

@@ -322,8 +322,8 @@ def find_keys(
     found = np.empty(m, np.int32)
     columns = [_ints(column, n) for column in rows]
     others = [_ints(column, m) for column in wanted]
-    addresses = [column.ctypes.data for column in (*columns, *others, found)]
-    result = function(n, *addresses[:2], span, m, *addresses[2:])
+    addresses = [column.ctypes.data for column in (*columns, *others)]
+    result = function(n, *addresses[:2], span, m, *addresses[2:], found.ctypes.data)
     if result == NO_MEMORY:
         raise MemoryError
     return None if result == BAD_INPUT else found
@@ -361,6 +361,8 @@ def project(
     if function is None:
         return False
     n, m = len(launches[0]), len(starts)
+    if not m:
+        return True
     if sums.shape != (5, m) or sums.dtype != np.int64 or sums.strides[1] != sums.itemsize:
         raise ValueError(f"5 rows of {m} sums are needed, not {sums.shape}")
     of_launches = [_ints(column, n) for column in (*launches, *work[:3])]

@@ -90,8 +90,8 @@ def _summary(kinds: tuple[str, ...]) -> Callable[[Trace, ReportArguments], pl.Da
     def report(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
         del arguments
         frame = trace.table("ranges", ["start_ns", "name", "domain", "kind", "source"])
-        named = is_named(frame.get_column("kind"), kinds.__contains__)
-        frame = frame.with_columns(range_ends(trace)).filter(named, IS_NVTX)
+        chosen = is_named(frame.get_column("kind"), kinds.__contains__)
+        frame = frame.with_columns(range_ends(trace)).filter(chosen, IS_NVTX)
         summary = summarize_times(frame, ["name", "domain", "kind"])
         named = summary.with_columns(label().alias("Range"), style().alias("Style"))
         return rank_times(named, ["Range", "Style"])
