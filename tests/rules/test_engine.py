@@ -380,13 +380,13 @@ def test_each_set_of_fixes_is_replayed_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_fixes_that_mostly_save_overhead_of_the_profiler_are_upper_bounds() -> None:
     path = Path(gs.__file__).parent / "data" / "demo.json.gz"
-    diagnosis = gs.diagnose(path).timeline
+    diagnosis = gs.diagnose(gs.open(path, pace="off")).timeline
     assert diagnosis is not None
     by_rule = {finding.rule: finding for finding in diagnosis.findings}
     assert by_rule["launch-bound"].is_upper_bound
     assert "without the profiler's overhead" in by_rule["launch-bound"].confidence_reason
     # The kernels themselves take as long with a profiler as without one.
     assert by_rule["fp32-no-tensor-cores"].confidence is Confidence.MEDIUM
-    trusted = gs.diagnose(path, rules=["launch-bound"]).timeline
+    trusted = gs.diagnose(gs.open(path, pace="off"), rules=["launch-bound"]).timeline
     assert trusted is not None
-    assert trusted.findings[0].confidence is Confidence.HIGH
+    assert trusted.findings[0].confidence is Confidence.MEDIUM  # one step

@@ -40,6 +40,28 @@ def test_a_wait_for_an_event_is_for_what_was_issued_before_its_record() -> None:
     assert waits_between_streams(later, np.ones(len(names), np.bool_))[1].max() == AT_ONCE_NS
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_collectives_keep_their_place_where_a_capture_leaves_out_all_waits(
+    *, recorded: bool
+) -> None:
+    """Older traces of PyTorch have no cudaStreamWaitEvent, without which no collective runs."""
+    capture = Capture("torch-json")
+    capture.range("step_0", 0, 1_000)
+    capture.launch((10, 15), (20, 100), "forward", stream=7)
+    if recorded:
+        capture.call("cudaStreamWaitEvent", 16, 18)
+    capture.launch((20, 25), (130, 400), "ncclKernel_SendRecv_RING_SIMPLE(int)", stream=20)
+    capture.launch((30, 35), (140, 200), "overlaps", stream=7)
+    capture.launch((40, 45), (430, 500), "uses", stream=7)
+    schedule = capture.timeline().schedule
+    names = schedule.trace.table("kernels", ["name"])["name"].cast(pl.String).to_list()
+    names = [names[row][:4] for row in schedule.ops.row]
+    needs, gap_ns = waits_between_streams(schedule, np.zeros(len(schedule.ops), np.bool_))
+    of = {name: names[need] for name, need in zip(names, needs, strict=True) if need >= 0}
+    assert of == ({} if recorded else {"nccl": "forw", "uses": "nccl"})
+    assert gap_ns.max() == (0 if recorded else AT_ONCE_NS)
+
+
 TO_GPU = {"kind": "Host-to-Device", "src_kind": "Pageable", "dst_kind": "Device"}
 PINNED = {**TO_GPU, "src_kind": "Pinned"}
 TO_HOST = {"kind": "Device-to-Host", "src_kind": "Device", "dst_kind": "Pageable"}

@@ -55,6 +55,26 @@ def first_letters(trace: Trace, every_us: int = 50) -> list[int]:
 # Ranges ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("kernels", "first", "after", "is_step"),
+    [
+        pytest.param("abcdefghijklmnopqrst", 15, 20, True, id="it ends with the optimizer"),
+        pytest.param("abcdefghijklmnopqrst", 12, 19, True, id="little follows"),
+        pytest.param("abcdefghijklmnopqrst", 0, 19, False, id="no model before it"),
+        pytest.param("abcdefghijklmnopqrst", 6, 10, False, id="half of a second step follows"),
+    ],
+)
+def test_the_only_step_of_an_optimizer_ends_a_step(
+    kernels: str, first: int, after: int, *, is_step: bool
+) -> None:
+    trace = program(kernels, ranges=[("Optimizer.step#AdamW.step", first, after)])
+    steps = detect_steps(trace).steps
+    assert isinstance(steps, TraceSteps) is is_step
+    if isinstance(steps, TraceSteps):
+        step = steps.steps[0]
+        assert (len(steps.steps), step.start_ns, step.end_ns) == (1, 0, after * 50 * US - 1)
+
+
 def test_one_range_that_repeats_is_the_step() -> None:
     trace = program("abcd" * 4, ranges=[("forward", i, i + 4) for i in range(0, 16, 4)])
     steps = found(trace)

@@ -30,6 +30,14 @@ def test_found() -> None:
     assert "channels_last" in verdict.code
 
 
+def test_transposes_of_amd() -> None:
+    """MIOpen's convolutions run channels last too."""
+    turn = "batched_transpose_16x64_pack_1x4_ediv_1x2_half"
+    convolution = "igemm_fwd_gtcx2_nhwc_bf16_bx0_ex1_bt256x128x16_wt32x32x8_ws2x1_wr2x2"
+    timeline = of([(turn, 10.0), (turn, 2.0), (convolution, 60.0), (turn, 8.0), (ADD, 20.0)])
+    assert match_of(RULE, timeline).title == "NCHW/NHWC transposes (20% of kernel time)"
+
+
 @pytest.mark.parametrize(
     ("norm", "blocks", "more"),
     [

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 NEVER = -(1 << 60)
 """Stands for an end before any time."""
+_COLLECTIVE = re.compile(r"(?i)^(?:void )?[nr]ccl")
 _ONE_STREAM = re.compile(r"Stream|Event")
 _ONE_EVENT = re.compile(r"Event")
 _WAITING_FREE = re.compile(r"Free(?!Host|Async)")
@@ -380,6 +381,8 @@ def waits_between_streams(schedule: GpuSchedule, late: Flags) -> tuple[Ints, Int
     # What started before the other ended did not wait for it, whatever the events seem to say.
     by_event[(by_event >= 0) & (ops.start_ns < ops.end_ns[by_event])] = NONE
     needs = np.where(by_time >= 0, by_time, by_event)
+    if not (schedule.calls.kind == CallKind.WAIT_EVENT).any():
+        needs = np.where(needs >= 0, needs, _by_order(schedule))
     known = needs >= 0
     gap_ns[known] = ops.start_ns[known] - ops.end_ns[needs[known]]
     return needs, np.minimum(gap_ns, AT_ONCE_NS)
@@ -414,6 +417,34 @@ def _by_end_time(schedule: GpuSchedule, late: Flags) -> Ints:
             & (ops.call[other] < ops.call[rows])
         )
         needs[rows[fits]] = other[fits]
+    return needs
+
+
+def _by_order(schedule: GpuSchedule) -> Ints:
+    """Keep the order of communication and other work where a capture leaves out all waits.
+
+    Streams of collectives wait for events and are waited for. Of what ran before an activity, the
+    last to end of the other kind is what it may have waited for.
+    """
+    ops = schedule.ops
+    needs = np.full(len(ops), NONE, np.int64)
+    names = schedule.trace.table("kernels", ["name"])["name"]
+    codes = [c for c, name in enumerate(names_of(names)) if _COLLECTIVE.search(name)]
+    collective = ops.kind == OpKind.KERNEL
+    rows = ops.row[collective]
+    collective[collective] = np.isin(names.to_physical().to_numpy()[rows], codes)
+    for kind in (True, False):
+        own, others = np.flatnonzero(collective == kind), np.flatnonzero(collective != kind)
+        if not len(own) or not len(others):
+            continue
+        by_end = others[np.argsort(ops.end_ns[others], kind="stable")]
+        at = np.searchsorted(ops.end_ns[by_end], ops.start_ns[own], side="right") - 1
+        before = by_end[np.maximum(at, 0)]
+        fits = (at >= 0) & (ops.call[before] >= 0) & (ops.call[before] < ops.call[own])
+        fits &= (ops.device[before] == ops.device[own]) & (
+            ops.stream_id[before] != ops.stream_id[own]
+        )
+        needs[own[fits]] = before[fits]
     return needs
 
 

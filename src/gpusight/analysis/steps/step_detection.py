@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import polars as pl
@@ -201,6 +201,9 @@ def _range_note(names: pl.Series, period: Period) -> str:
 
 _THREAD = ["process", "thread"]
 _MAX_FAMILIES = 8
+_OPTIMIZER_STEP = r"^Optimizer\.step#"
+_MIN_SINGLE_LAUNCHES = 0.9
+"""Part of the launches that must come before the end of the only step of an optimizer."""
 _MIN_FULL_STEPS = 0.5
 """Part of the steps that must hold more launches than come after them."""
 _MIN_NAMED_LAUNCHES = 0.1
@@ -232,7 +235,12 @@ def detect_steps(trace: Trace, selection: Selection = EVERYTHING) -> DetectedSte
         work = work.filter(pl.col("process").is_in(processes))
     if selection.within is not None:
         return _within(trace, selection, work)
-    return _by_name(trace, work) or repetition(trace, work) or _by_name_alone(trace, work)
+    return (
+        _by_name(trace, work)
+        or repetition(trace, work)
+        or _single_training_step(trace, work)
+        or _by_name_alone(trace, work)
+    )
 
 
 def _by_name(trace: Trace, work: pl.DataFrame) -> DetectedSteps | None:
@@ -273,6 +281,32 @@ def repetition(trace: Trace, work: pl.DataFrame, *, ranges: bool = True) -> Dete
     if steps is None and ranges:
         steps = repeated_steps(trace, work, framework=True)
     return None if steps is None else _of_one_process(trace, steps, every)
+
+
+def _single_training_step(trace: Trace, work: pl.DataFrame) -> DetectedSteps | None:
+    """Take all launches up to the end of the optimizer's step for one step, if it ran only once.
+
+    Most launches of a training step come before it; what follows, such as clearing gradients, is
+    little.
+    """
+    if work.is_empty() or not trace.has("ranges"):
+        return None
+    times = _most_work(work).sort("launch_ns")
+    process = times["process"][0]
+    ranges = named_like(closed_ranges(trace), _OPTIMIZER_STEP, keep=True)
+    ranges = ranges.filter(pl.col("process").eq_missing(process)).sort("start_ns")
+    if ranges.is_empty() or ranges["name"].n_unique() < ranges.height:
+        return None
+    begin, end = int(times["launch_ns"][0]), cast("int", ranges["end_ns"].max())
+    before, inside = (
+        int((times["launch_ns"] < moment).sum()) for moment in (ranges["start_ns"][0], end)
+    )
+    if before < _MIN_MISSING_SHARE * inside or inside < _MIN_SINGLE_LAUNCHES * times.height:
+        return None
+    step = (UNNAMED, 0, begin, end, process, ranges["thread"][-1])
+    frame = pl.DataFrame([step], schema=SCHEMA, orient="row")
+    how = f"one training step: {shortened(str(ranges['name'][-1]))!r} ran once"
+    return _of_one_process(trace, TraceSteps.of(frame, how, StepEvidence.NAMED), work)
 
 
 def _by_name_alone(trace: Trace, work: pl.DataFrame) -> DetectedSteps:
