@@ -17,7 +17,8 @@ from gpusight.comparison.gate_check import CheckStatus, Doubt, Gate, GateCheck
 from gpusight.comparison.gate_limits import limit_of
 from gpusight.comparison.significance import Basis, ChangeVerdict, MeasuredChange
 from gpusight.render.cell_text import display_width
-from gpusight.render.gate_view import COMMAND_LINE, error_junit, to_junit, to_markdown
+from gpusight.render.gate_reports import error_junit, to_junit, to_markdown
+from gpusight.render.gate_view import COMMAND_LINE
 from gpusight.render.result_view import GateView
 from gpusight.render.table_layout import TableOptions
 from gpusight.results import Fmt

@@ -456,14 +456,15 @@ ORIGINS: tuple[tuple[str, str], ...] = (
     (
         "cuDNN",
         (
-            r"cudnn|xmma_(?:fprop|dgrad|wgrad|conv)|implicit_convolve_|nchwtonhwc|nhwctonchw"
+            r"cudnn|xmma_(?:fprop|dgrad|wgrad|conv)|(?:im|ex)plicit_convolve_|nchwtonhwc|nhwctonchw"
             r"|\bbn_(?:fw|bw)_"
         ),
     ),
     (
         "cuBLAS",
         (
-            r"cublas|nvjet|xmma|splitkreduce|\d_[sdhcz]gemm|gemv2|gemvx|gemmsn_|gemmk1_"
+            r"cublas|nvjet|xmma|splitkreduce|\d_[sdhcz]gemm|\b[sdhcz]gemm_(?:largek_)?lds\d"
+            r"|gemv2|gemvx|gemmsn_|gemmk1_"
             r"|\b(?:maxwell|volta|turing|ampere|hopper|sm\d{2,3})_\w{0,60}gemm"
         ),
     ),
@@ -473,16 +474,33 @@ ORIGINS: tuple[tuple[str, str], ...] = (
     ),
     ("cuSPARSE", r"cusparse"),
     ("cuSOLVER", r"cusolver"),
+    ("cuTENSOR", r"cutensor"),
     ("CUTLASS", r"cutlass"),
     ("CUB/Thrust", r"\bcub::|thrust::"),
     ("MAGMA", r"magma_"),
     ("RAPIDS", r"cudf::|raft::|cuml::|cugraph::"),
     ("FlashAttention", r"\bflash::|flash_(?:fwd|bwd)_|flashattn(?:fwd|bwd)"),
     ("vLLM", r"\bvllm::"),
-    ("FlashInfer", r"flashinfer"),
+    (
+        "FlashInfer",
+        (
+            r"flashinfer|(?:decode|prefill)with(?:paged|ragged)?kvcachekernel"
+            r"|mergestates?(?:inplace)?kernel\b"
+        ),
+    ),
+    (
+        "TensorRT-LLM",
+        r"tensorrt_llm|\bmoe::dev::|^fmhasm\d{2}|_t\d{2,3}x\d{1,3}x\d{2,3}u\d_s\d",
+    ),
+    ("Transformer Engine", r"\btransformer_engine::"),
+    ("Apex", r"\bapex::|\blayer_norm::ln_(?:fwd|bwd)_"),
+    ("DeepGEMM", r"\bdeep_gemm::"),
+    ("DeepEP", r"\bdeep_ep::|\bep::(?:internode|intranode)::"),
+    ("FBGEMM", r"\bfbgemm_gpu::|permute_pooled_embs_kernel"),
     ("xFormers", r"\bxformers::"),
     ("rocBLAS/hipBLASLt", r"^cijk_|rocblas|hipblas"),
-    ("MIOpen", r"miopen|\bigemm_(?:fwd|bwd|wrw)_gtc"),
+    ("MIOpen", r"miopen|\bigemm_(?:fwd|bwd|wrw)_gtc|^batched_transpose_\d{1,3}x\d|^subtensorop"),
+    ("Composable Kernel", r"\bck(?:_tile)?::"),
     ("rocPRIM/hipCUB", r"\brocprim::|\bhipcub::"),
     ("rocFFT", r"rocfft|^fft_rtc_"),
     ("rocSPARSE", r"\brocsparse"),

@@ -1,10 +1,9 @@
-"""The outcome of a gate as text, Markdown and JUnit XML."""
+"""The outcome of a gate in words, and on the screen."""
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree as ET
 
 from gpusight import units
 from gpusight.comparison import phrases
@@ -13,12 +12,6 @@ from gpusight.comparison.gate_check import EXIT_FAIL, NO_DATA, CheckStatus, Doub
 from gpusight.comparison.gate_limits import LimitKind
 from gpusight.comparison.significance import Basis
 from gpusight.render.cell_text import safe_text, shorten_middle
-from gpusight.render.markdown_tables import (
-    escape_markdown,
-    markdown_code,
-    markdown_prose,
-    markdown_table,
-)
 from gpusight.render.renderer import Renderer
 from gpusight.render.table_layout import TableOptions, TextColumn, fit_columns
 from gpusight.render.terminal_text import StyledLine, command_lines, cut_line, wrapped_lines
@@ -468,121 +461,11 @@ def _reasons(gate: Gate, width: int | None) -> Iterator[StyledLine]:
         yield from wrapped_lines(text, width, "", _STYLES[status])
 
 
-_MARKDOWN_LEFT_ALIGNED = (True, False, False, False, False, False, True)
-_BOLD_STATUSES = {*CheckStatus} - {CheckStatus.PASSED}
+def _markdown(gate: Gate, *, limit: int | None = None) -> str:
+    from gpusight.render.gate_reports import to_markdown
 
-
-def to_markdown(gate: Gate, *, limit: int | None = None) -> str:
-    """Write a gate as Markdown, with all checks; ends with a newline."""
     del limit
-    return "\n".join(_markdown_lines(gate)) + "\n"
-
-
-def error_markdown(reason: str) -> str:
-    """Write that the gate could not be evaluated."""
-    return f"## Gate error\n\n{escape_markdown(reason)}\n"
-
-
-def _markdown_lines(gate: Gate) -> Iterator[str]:
-    yield f"## {escape_markdown(verdict(gate))}"
-    cells = zip(gate.checks, gate_rows(gate.checks), strict=True)
-    rows = [_markdown_row(check, row) for check, row in cells]
-    titles = astuple(headings(gate.checks))
-    yield from (
-        "",
-        markdown_table(titles, [not left for left in _MARKDOWN_LEFT_ALIGNED], rows),
-        "",
-    )
-    for metrics, status, reason in reasons(gate):
-        word = f"**{status.value.upper()}**"
-        yield f"- {markdown_code(metrics, cell=False)} {word}: {escape_markdown(reason)}"
-    why = list(_markdown_explanation(gate))
-    if why and not gate.passed:
-        yield from ("", "What changed:", "", *why)
-    yield from ("", "<details><summary>Details</summary>", "")
-    yield from (why if gate.passed else ())
-    for label, names in sides(gate):
-        yield f"- {label}: {escape_markdown(names)}"
-    for text in (*accepted(gate), *notes(gate), *hints(gate)):
-        yield f"- {markdown_prose(text, cell=False)}"
-    yield from ("", "</details>")
-
-
-def _markdown_explanation(gate: Gate) -> Iterator[str]:
-    if gate.comparison is not None:
-        for sentence in gate.comparison.explanation:
-            yield f"- {markdown_prose(sentence, cell=False)}"
-
-
-def _markdown_row(check: GateCheck, cells: GateRow) -> tuple[str, ...]:
-    others = [escape_markdown(cell) for cell in astuple(cells)[1:-1]]
-    status = f"**{cells.status}**" if check.status in _BOLD_STATUSES else cells.status
-    return markdown_code(cells.metric), *others, status
-
-
-_SUITE = "gpusight gate"
-_CLASS = "gpusight.gate"
-_NO_TIME = "0.000"
-"""A check takes no time; readers expect the attribute."""
-
-
-def to_junit(gate: Gate) -> str:
-    """Write a gate as one suite with a test case for each check; ends with a newline."""
-    failing = sum(gate.fails(check) for check in gate.checks)
-    passed = sum(check.status is CheckStatus.PASSED for check in gate.checks)
-    counts = {
-        "tests": str(len(gate.checks)),
-        "failures": str(failing),
-        "errors": "0",
-        "skipped": str(len(gate.checks) - failing - passed),
-        "time": _NO_TIME,
-    }
-    root = ET.Element("testsuites", counts)
-    suite = ET.SubElement(root, "testsuite", {"name": _SUITE, **counts})
-    for check in gate.checks:
-        name = safe_text(str(check.limit))
-        attributes = {"classname": _CLASS, "name": name, "time": _NO_TIME}
-        case = ET.SubElement(suite, "testcase", attributes)
-        if check.status is not CheckStatus.PASSED:
-            message = safe_text(
-                f"{check.limit.metric} {check.status.value.upper()}: {reason(check)}"
-            )
-            if gate.fails(check):
-                attributes = {"message": message, "type": check.status.value}
-                ET.SubElement(case, "failure", attributes).text = _numbers(check)
-            else:
-                ET.SubElement(case, "skipped", {"message": message})
-        lines = (_numbers(check), safe_text(check.reason))
-        ET.SubElement(case, "system-out").text = "\n".join(filter(None, lines))
-    if gate.comparison is not None:
-        why = "\n".join(map(safe_text, gate.comparison.explanation))
-        ET.SubElement(suite, "system-out").text = why
-    return _xml_text(root)
-
-
-def error_junit(reason: str) -> str:
-    """Write that the gate could not be evaluated, as one test case with an error."""
-    counts = {"tests": "1", "failures": "0", "errors": "1", "skipped": "0", "time": _NO_TIME}
-    root = ET.Element("testsuites", counts)
-    suite = ET.SubElement(root, "testsuite", {"name": _SUITE, **counts})
-    case = ET.SubElement(suite, "testcase", {"classname": _CLASS, "name": "gate", "time": _NO_TIME})
-    ET.SubElement(case, "error", {"message": safe_text(reason), "type": "error"})
-    return _xml_text(root)
-
-
-def _xml_text(root: ET.Element) -> str:
-    ET.indent(root)
-    text = ET.tostring(root, encoding="unicode")
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
-
-
-def _numbers(check: GateCheck) -> str:
-    cells = gate_row(check)
-    text = (
-        f"baseline {cells.baseline}, now {cells.now}, change {cells.change}, "
-        f"limit {cells.limit}, interval {cells.interval}"
-    )
-    return safe_text(text)
+    return to_markdown(gate)
 
 
 def _fragment(gate: Gate, *, limit: int | None) -> str:
@@ -595,7 +478,7 @@ def _fragment(gate: Gate, *, limit: int | None) -> str:
 GATE_RENDERER = Renderer(
     document=lambda gate: gate.document(),
     lines=gate_lines,
-    markdown=to_markdown,
+    markdown=_markdown,
     fragment=_fragment,
     look=TableOptions(100),
 )

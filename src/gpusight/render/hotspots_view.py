@@ -11,6 +11,7 @@ from gpusight.analysis.hotspots.flame_graph import flame_graph
 from gpusight.errors import UsageError
 from gpusight.render.cell_text import safe_text
 from gpusight.render.renderer import Renderer
+from gpusight.render.result_view import CHART_FORMATS
 from gpusight.render.table_layout import TableOptions
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from gpusight.analysis.hotspots.flame_graph import FlameGraph, FlameNode
     from gpusight.analysis.hotspots.stack_times import Hotspots
+    from gpusight.render.charts.figure import StripChart
     from gpusight.results import TableResult
 
 
@@ -66,15 +68,18 @@ def draw_hotspots(hotspots: Hotspots, form: str) -> bytes:
         from gpusight.render.html.flame_page import flame_page
 
         return flame_page(graph, hotspots.table()).encode("utf-8", "replace")
-    from gpusight.render.charts.draw_chart import CONVERTER_FONT, convert_svg
-    from gpusight.render.charts.flame_svg import WIDTH, flame_svg
+    if form not in CHART_FORMATS:
+        forms = ", ".join((*CHART_FORMATS, *STACK_FORMATS))
+        raise UsageError(f"hotspots cannot be written as {form}", hint=f"formats: {forms}")
+    from gpusight.render.charts.draw_chart import draw
 
-    if form == "svg":
-        return flame_svg(graph).encode("utf-8", "replace")
-    if form in {"png", "pdf"}:
-        return convert_svg(flame_svg(graph, font=CONVERTER_FONT), form, WIDTH)
-    forms = ("svg", "html", "png", "pdf", *STACK_FORMATS)
-    raise UsageError(f"hotspots cannot be written as {form}", hint=f"formats: {', '.join(forms)}")
+    return draw(_figure(hotspots), form)
+
+
+def _figure(hotspots: Hotspots) -> StripChart:
+    from gpusight.render.charts.flame_chart import flame_figure
+
+    return flame_figure(_graph(hotspots))
 
 
 HOTSPOTS_RENDERER = Renderer(
@@ -82,6 +87,7 @@ HOTSPOTS_RENDERER = Renderer(
     rows=_table,
     document=_document,
     long_lists=("rows",),
+    figure=_figure,
     draw=draw_hotspots,
     look=TableOptions(100, 20, rows_advice="all are in .frame", columns_advice="all are in .frame"),
 )

@@ -658,7 +658,7 @@ class GateView(Result):
 
     def to_junit(self) -> str:
         """Give the XML that `--junit` writes."""
-        from gpusight.render.gate_view import to_junit
+        from gpusight.render.gate_reports import to_junit
 
         return to_junit(self.answer)
 

@@ -49,7 +49,8 @@ def _section_lines(result: Answer, look: TableOptions) -> Iterator[StyledLine]:
             yield StyledLine("")
             yield from _fact_lines(result.facts, look.width, bars=look.bars)
         for section in result.sections:
-            yield from _section_lines(section, look)
+            if not (result.facts and isinstance(section, TableResult) and section.frame.is_empty()):
+                yield from _section_lines(section, look)
     else:
         yield from wrapped_lines(sentence(result), look.width, f"{result.command}: ", "yellow")
 

@@ -10,7 +10,7 @@ import pytest
 
 import gpusight as gs
 from gpusight.analysis.capture_info import DEF_LINES
-from gpusight.analysis.hotspots.stack_times import NO_STACK, Hotspots, TrackWork, hotspots
+from gpusight.analysis.hotspots.stack_times import NO_RANGE, NO_STACK, Hotspots, TrackWork, hotspots
 from tests.analysis.hotspots.stack_traces import MS, STEP_NS, frame_rows, loader_trace, sample
 from tests.shared import DATA, opened
 from tests.traces import THREAD, build_trace
@@ -65,6 +65,13 @@ def test_ranges_take_the_place_of_stacks() -> None:
     table = gs.hotspots(loader_trace(stack_samples=[]), by="range").answer.table()
     assert table.frame["location"].to_list() == ["step_#"]
     assert table.frame["idle_ns"].sum() == 6 * (12 * MS + 10_000)
+
+
+def test_time_outside_of_ranges_is_named_so() -> None:
+    ranges = [{"start_ns": 0, "end_ns": STEP_NS, "name": "step_0"}]
+    result = gs.hotspots(loader_trace(ranges=ranges), by="range", window=(0, 4 * STEP_NS))
+    assert NO_RANGE in by_function(result)
+    assert any("outside of all ranges" in note for note in result.notes)
 
 
 def test_a_window_has_the_steps_that_are_chosen() -> None:

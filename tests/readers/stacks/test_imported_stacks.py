@@ -126,3 +126,12 @@ def test_lines_that_are_no_stacks_are_counted(tmp_path: Path) -> None:
 )
 def test_frames(name: str, split: tuple[Any, ...]) -> None:
     assert split_frame(name) == split
+
+
+def test_built_in_functions_count_for_the_line_around_them(tmp_path: Path) -> None:
+    path = tmp_path / "host.folded"
+    path.write_text(
+        "main (t.py:3);<built-in method mul_ of Tensor object> 5\nmain (t.py:3);alone 2\n"
+    )
+    rows = [(row["function"], row["host_ns"]) for row in gs.hotspots(path).rows()]
+    assert rows == [("main", 5), ("alone", 2)]

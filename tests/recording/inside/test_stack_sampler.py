@@ -313,6 +313,39 @@ def test_stacks_are_told_apart_and_cut_where_they_are_deep() -> None:
     assert stack_sampler.CUT_OFF in table.new_nodes
 
 
+def test_a_frame_that_compiles_a_function_names_it() -> None:
+    """torch.compile has the code of the function in a variable; its own frames do not name it."""
+    seen: list[Any] = []
+    source = "def _compile(code, look):\n    look()\n"
+    made: dict[str, Any] = {"__name__": "torch._dynamo.convert_frame"}
+    exec(compile(source, "/x/torch/_dynamo/convert_frame.py", "exec"), made)
+    table = StackTable()
+
+    def look() -> None:
+        seen.append(table.node(sys._getframe(1)))
+
+    first, second = busy_one.__code__, busy_two.__code__
+    for code in (first, second, first, None):
+        made["_compile"](code, look)
+    names = [frame for frame in table.new_frames if frame[0].endswith("convert_frame.py")]
+    here = Path(__file__).name
+    assert [name for _, name, _, _ in names] == [
+        "_compile",
+        f"_compile busy_one ({here}:{first.co_firstlineno})",
+        f"_compile busy_two ({here}:{second.co_firstlineno})",
+    ]
+    assert seen[0] == seen[2]
+    assert len({node for node, _ in seen}) == 3
+
+
+def busy_one() -> None:
+    """Stand for a function that is compiled."""
+
+
+def busy_two() -> None:
+    """Stand for another one."""
+
+
 def test_what_is_damaged_ends_with_its_process() -> None:
     whole = MAGIC + json_chunk(PROCESS, {"pid": 1}) + chunk(SAMPLES, bytes(24))
     other = MAGIC + json_chunk(PROCESS, {"pid": 2})

@@ -117,3 +117,10 @@ def test_contrast_is_that_of_the_web() -> None:
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
     assert text_on("#ffffff") == "#14181e"
     assert text_on("#1e5799") == "#ffffff"
+
+
+@THEMES
+def test_a_part_of_a_color_lies_between_it_and_the_background(theme: ChartTheme) -> None:
+    steps = [contrast(theme.color(f"host/3@{n}"), theme.background) for n in (1, 2, 3)]
+    whole = contrast(theme.color("host/3"), theme.background)
+    assert 1 < steps[0] < steps[1] < steps[2] < whole

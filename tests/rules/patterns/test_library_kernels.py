@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpusight.rules.finding import Confidence, KernelFinding
 from gpusight.rules.frameworks import Framework
 from gpusight.rules.patterns.library_kernels import advise_on_library
@@ -50,3 +52,25 @@ def test_own_kernels_and_advice_about_calls_stay() -> None:
     assert advise_on_library(own, Framework.TORCH) is own
     precision = finding(CONV, "tensor-cores-idle")
     assert advise_on_library(precision, Framework.TORCH) is precision
+
+
+@pytest.mark.parametrize("framework", [Framework.TORCH, Framework.CUDA])
+@pytest.mark.parametrize(
+    ("name", "lower"),
+    [
+        ("ampere_sgemm_128x64_tn", "BF16 or TF32"),
+        ("sm80_xmma_gemm_tf32f32_tf32f32_f32_tn_n_tilesize64x64x16_cublas", "BF16"),
+        ("void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_tn>", ""),
+        ("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x128_cublas", ""),
+    ],
+)
+def test_a_precision_that_a_kernel_has_is_not_advised(
+    name: str, lower: str, framework: Framework
+) -> None:
+    advised = advise_on_library(finding(name), framework)
+    for word in ("BF16", "TF32"):
+        assert (f"Use {lower}" in advised.fix and word in lower) or word not in advised.fix
+    is_torch = framework is Framework.TORCH
+    assert ("bfloat16" in advised.code) is (is_torch and bool(lower))
+    set_tf32 = 'precision("high")' if is_torch else "cublasSetMathMode"
+    assert (set_tf32 in advised.code) is ("TF32" in lower)

@@ -46,6 +46,18 @@ def test_found() -> None:
     assert verdict.where[-1].name == "mul → add → sqrt"
 
 
+BATCH_NORM = "void cudnn::bn_fw_inf_1C11_kernel_NCHW<float, float, true, 1>(float, float)"
+
+
+def test_batch_norm_in_evaluation_mode_is_a_scale_and_an_offset() -> None:
+    """With the activation after it a chain of two; two other pointwise kernels are none."""
+    verdict = match_of(RULE, of([MODEL, (BATCH_NORM, 30.0), (ADD, 20.0), (REDUCE, 5.0)]))
+    assert evidence(verdict)["kernels"] == 2
+    assert "fuse_conv_bn_eval" in verdict.fix
+    assert RULE.check(of([MODEL, (MUL, 30.0), (ADD, 20.0), (REDUCE, 5.0)])) is CLEAN
+    assert RULE.check(of([MODEL, (BATCH_NORM, 30.0), MODEL, (REDUCE, 5.0)])) is CLEAN
+
+
 WIDE = [(MUL, 60.0), (ADD, 90.0)]
 
 

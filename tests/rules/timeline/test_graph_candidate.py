@@ -72,6 +72,31 @@ def test_the_graph_has_the_optimizer_of_the_capture(optimizer: str, line: str) -
 
 
 @pytest.mark.parametrize(
+    ("kernels", "waits", "found"), [(3, 0, True), (3, 1, False), (1, 0, False)]
+)
+def test_short_steps_share_a_graph_where_nothing_waits(
+    kernels: int, waits: int, *, found: bool
+) -> None:
+    """Each kernel waits for another stream: 4 us between two of them, whatever the host does."""
+    capture, at, gpu = Capture(), 0.0, 9.0
+    for step in range(40):
+        begun = at
+        for number in range(kernels):
+            capture.launch((at, at + 2), (gpu, gpu + 2), f"kernel_{number}")
+            at, gpu = at + 3, gpu + 6
+        for _ in range(waits):
+            capture.call("cudaDeviceSynchronize", at, gpu)
+            at = gpu
+        capture.range(f"step_{step}", begun, at)
+    timeline = capture.timeline()
+    if not found:
+        assert RULE.check(timeline) is CLEAN
+        return
+    assert match_of(RULE, timeline).title.startswith("No CUDA graph for 3")
+    assert saved_us(match_of(RULE, timeline), timeline) > 1
+
+
+@pytest.mark.parametrize(
     "capture",
     [
         pytest.param(loop(kernel_us=100), id="kernels are long"),

@@ -114,3 +114,26 @@ def test_other_programs_are_clean(name: str) -> None:
     timeline = opened(f"nsys/{name}.sqlite")
     assert PageableCopy().check(timeline) == CLEAN
     assert ExposedCopy().check(timeline) == CLEAN
+
+
+@pytest.mark.parametrize("between", ["MPI_Sendrecv", "exchange of halos"])
+def test_what_other_processes_get_is_copied_faster_but_not_later(between: str) -> None:
+    """A border of 20 MB goes to the host in 4 ms, to another process, and one comes back."""
+    capture = Capture()
+    for n in range(4):
+        at = n * 12_000.0
+        capture.range(f"step_{n}", at, at + 12_000)
+        capture.launch((at, at + 5), (at + 8, at + 1_000), "pack")
+        border: dict[str, Any] = {"size": 20 * MB, "name": "cudaMemcpy"}
+        capture.copy((at + 10, at + 5_010), (at + 1_005, at + 5_005), **border)
+        capture.range(between, at + 5_020, at + 7_000)
+        capture.copy((at + 7_010, at + 11_020), (at + 7_015, at + 11_015), **border | TO_GPU)
+        capture.launch((at + 11_030, at + 11_035), (at + 11_040, at + 11_900), "sweep")
+        capture.call("cudaDeviceSynchronize", at + 11_040, at + 11_910)
+    timeline = capture.timeline()
+    verdict = match_of(PageableCopy(), timeline)
+    exchanged = between.startswith("MPI")
+    assert ("CUDA-aware MPI" in verdict.fix) is exchanged
+    # Pinned, each takes 0.4 ms. What is not sent to anyone overlaps with the kernels too.
+    saved = saved_us(verdict, timeline)
+    assert saved == pytest.approx(7_200, abs=100) if exchanged else saved > 7_900

@@ -129,6 +129,40 @@ def test_every_second_step() -> None:
     assert verdict.title.startswith("Recompilation in 4 of 8 steps: 20.")
 
 
+@pytest.mark.parametrize("functions", [("forward (train.py:12)",), ("f (a.py:1)", "g (a.py:9)")])
+def test_the_functions_that_are_compiled_are_named(functions: tuple[str, ...]) -> None:
+    capture = steps(*range(8))
+    for number, function in enumerate(functions):
+        compiler = {"file": "torch/_dynamo/convert_frame.py", "is_library": True, "line": 1}
+        capture.tables["stack_frames"] += [
+            {"stack": number, "depth": 0, **compiler, "function": "trace", "kind": "python"},
+            {
+                "stack": number,
+                "depth": 1,
+                **compiler,
+                "function": f"_compile {function}",
+                "kind": "python",
+            },
+            {
+                "stack": number,
+                "depth": 2,
+                "file": "train.py",
+                "line": 88,
+                "function": "step",
+                "kind": "python",
+                "is_library": False,
+            },
+        ]
+    end = max(call["end_ns"] for call in capture.tables["api_calls"])
+    for at, time_ns in enumerate(range(0, end, 1_000_000)):
+        row = {"time_ns": time_ns, "stack": at % len(functions), "weight_ns": 1_000_000}
+        capture.tables["stack_samples"].append(row | {"source": "gpusight"})
+    verdict = match_of(RULE, capture.timeline())
+    assert all(f"`{function}`" in verdict.fix for function in functions)
+    assert (f"of `{functions[0]}` in" in verdict.title) == (len(functions) == 1)
+    assert verdict.lines[0].text == "train.py:88 step"
+
+
 def test_what_other_steps_wait_for_as_well_does_not_count() -> None:
     capture = steps(1, 3, 5, 7, read_us=10_000)
     assert evidence(match_of(RULE, capture.timeline()))["compile_ns"] == pytest.approx(

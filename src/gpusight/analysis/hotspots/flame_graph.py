@@ -93,11 +93,12 @@ def flame_graph(hotspots: Hotspots) -> FlameGraph:
             place.append(around)
         else:
             place.append(enter(around, label, frame))
-    nothing = {"is_library": True, "file": None, "line": None, "function": "(no stack)"}
+    nowhere = hotspots.nowhere
+    nothing = {"is_library": True, "file": None, "line": None, "function": nowhere}
     for node, own in enumerate(values):
         if own:
             at = place[node] if node < len(place) and place[node] >= 0 else -1
-            at = enter(-1, "(no stack)", nothing) if at < 0 else at
+            at = enter(-1, nowhere, nothing) if at < 0 else at
             nodes[at]["own"] += own
             nodes[at]["value"] += own
     for at in range(len(nodes) - 1, -1, -1):

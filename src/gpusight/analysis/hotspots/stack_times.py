@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.hotspots.flame_graph import FlameGraph
-    from gpusight.analysis.ledger.device_ledger import Accounting, DeviceAccount
+    from gpusight.analysis.ledger.accounting import Accounting
+    from gpusight.analysis.ledger.device_ledger import DeviceAccount
     from gpusight.analysis.ledger.host_threads import HostTime
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.trace.intervals import Flags, Ints
@@ -50,7 +51,7 @@ MEASURES = {
 """What a flame graph can show: its title and unit."""
 GROUPS = ("line", "function", "module", "package", "stack", "range")
 """What time can be summed by; `stack` and `range` are trees, the last one of NVTX ranges."""
-NO_STACK = "(no stack)"
+NO_STACK, NO_RANGE = "(no stack)", "(no range)"
 HOW_TO_RECORD = (
     "record them with: gpusight record -- python train.py, or torch.profiler's with_stack=True"
 )
@@ -182,6 +183,11 @@ class Hotspots:
         return f"Hotspots by {self.by}"
 
     @property
+    def nowhere(self) -> str:
+        """What time without a stack, or outside of all ranges, is called."""
+        return NO_RANGE if self.by == "range" else NO_STACK
+
+    @property
     def is_tree(self) -> bool:
         """Whether its rows are a tree."""
         return self.by in {"stack", "range"}
@@ -211,7 +217,7 @@ class Hotspots:
         sites = np.arange(len(tree)) if self.all_frames or self.is_tree else tree.own_sites
         frames = tree.frames[tree.frame[sites]].with_columns(package=_package(pl.col("module")))
         nothing = pl.DataFrame(
-            {name: [NO_STACK if name == "function" else None] for name in frames.columns},
+            {name: [self.nowhere if name == "function" else None] for name in frames.columns},
             schema=frames.schema,
         )
         values = [times.idle_ns(), times.gpu_ns, times.host_ns, times.samples, times.launches]
@@ -609,5 +615,6 @@ def _notes(times: StackTimes, meta: Mapping[str, Any]) -> list[str]:
         )
     none = meta["idle_without_stack_ns"] / idle_ns
     if none > _MIN_NOTED_SHARE:
-        notes.append(f"{format_share(none)} of the idle time has no stack anywhere near")
+        where = "has no stack anywhere near" if times.stacks.sources else "is outside of all ranges"
+        notes.append(f"{format_share(none)} of the idle time {where}")
     return notes

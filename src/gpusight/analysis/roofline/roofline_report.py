@@ -195,7 +195,7 @@ def _roof_table(rows: pl.DataFrame, names: Mapping[int, str | None]) -> TableRes
         "knee": pl.Float64, "device": pl.Int64, "gpu": pl.String,
     }  # fmt: skip
     if not roofs:
-        return NotApplicable("roofs", NO_ROOFS, NAME_GPU)
+        return NotApplicable("rooflines", NO_ROOFS, NAME_GPU)
     frame = pl.DataFrame(roofs, schema=schema)
     several = frame["device"].n_unique() > 1
     fields = tuple(replace(f, shown=f.shown or (several and f.key == "gpu")) for f in ROOF_FIELDS)

@@ -208,7 +208,7 @@ def _next_command(
 
 def _write_error(reason: str, junit: Path | None, markdown: Path | None) -> None:
     """Replace the reports of an earlier run: no stale PASS may remain after an error."""
-    from gpusight.render.gate_view import error_junit, error_markdown
+    from gpusight.render.gate_reports import error_junit, error_markdown
 
     if junit is not None and _is_replaceable(junit, b"<?xml"):
         write_file(junit, [error_junit(reason)])
@@ -218,7 +218,7 @@ def _write_error(reason: str, junit: Path | None, markdown: Path | None) -> None
 
 def _write_error_answer(reason: str, error: GpusightError, args: argparse.Namespace) -> None:
     """Replace the answer of an earlier run in the file of `-o`."""
-    from gpusight.render.gate_view import error_markdown
+    from gpusight.render.gate_reports import error_markdown
 
     if not args.output or args.output == "-":
         return

@@ -32,7 +32,8 @@ _PLACE = re.compile(
     r"(?P<function>.*) \((?P<file>[^()]*?)(?::(?P<line>\d{1,9}))?\)(?: ?\[.*\])?", re.DOTALL
 )
 """A frame as py-spy, Austin and gpusight name it: `step (train.py:12)`."""
-_PYTHON = "python"
+_NOT_OWN = ("<built-in ", "nn.Module: ")
+"""How functions of Python and PyTorch begin that have no file."""
 _UNIT_NS = {"nanoseconds": 1.0, "microseconds": 1e3, "milliseconds": 1e6, "seconds": 1e9}
 _NO_UNIT = "values have no unit of time in this file: each one counts as 1 ns"
 
@@ -43,7 +44,7 @@ Frames = dict[str, tuple[str | None, int | None, str]]
 
 def is_folded(text: bytes) -> bool:
     """Whether a text begins like folded stacks: lines of frames split by `;`, and a number."""
-    lines = text.decode("utf-8", "replace").splitlines()
+    lines = text.decode("utf-8", "replace").split("\n")
     whole = [line for line in (lines[:-1] if len(lines) > 1 else lines)[:50] if line.strip()]
     if not whole or not any(";" in line for line in whole):
         return False
@@ -84,7 +85,7 @@ def _read_folded(path: Path) -> tuple[Meta, dict[str, pl.DataFrame]]:
     stacks: list[tuple[int, Stack, float]] = []
     frames: Frames = {}
     left_out = 0
-    for line in _content(path).decode("utf-8", "replace").splitlines():
+    for line in _content(path).decode("utf-8", "replace").split("\n"):
         match = _FOLDED_LINE.fullmatch(line)
         names = tuple(n.strip() for n in match["stack"].split(";")) if match else ()
         if match is None or not any(names):
@@ -236,7 +237,10 @@ def _tables(
                 ),
                 # Without a file nobody knows whose code it is: it is shown.
                 "is_library": pl.Series(
-                    [None if file is not None else False for file, _, _ in places],
+                    [
+                        None if file is not None else function.startswith(_NOT_OWN)
+                        for file, _, function in places
+                    ],
                     dtype=pl.Boolean,
                 ),
             }

@@ -95,6 +95,8 @@ _LAUNCHES = (
     "/triton/",
 )
 """Files whose frames show that a thread launches GPU work."""
+_COMPILER = ("/torch/_dynamo/convert_frame.py", "_compile", "code")
+"""The function of torch.compile that compiles, and its variable that has the code of a function."""
 _WAITING, _SAMPLING, _OVER = 0, 1, 2
 _WARNS_OF_THREADS = sys.platform == "linux" and sys.version_info >= (3, 12)
 """Such a Python counts the threads right after `os.fork`, and warns where there are others. Ours
@@ -159,6 +161,8 @@ class StackTable:
         """Kept, or another code could get the address of one that is gone."""
         self._nodes: dict[int, int] = {}
         self._launching: set[int] = set()
+        self._compiling: set[int] = set()
+        """Frames of torch.compile that compile a function."""
         self.new_frames: list[tuple[str, str, str, int]] = []
         self.new_nodes = array.array("I")
 
@@ -176,6 +180,8 @@ class StackTable:
             number = known.get((id(code), frame.f_lasti))
             if number is None:
                 number = self._number(frame, code)
+            if number in self._compiling:
+                number = self._compiled(frame, number)
             numbers.append(number)
             frame = frame.f_back
         nodes, node = self._nodes, NO_PARENT if frame is None else CUT_OFF
@@ -202,10 +208,32 @@ class StackTable:
             name = getattr(code, "co_qualname", code.co_name)
             file = code.co_filename
             self.new_frames.append((file, name, module if type(module) is str else "", line))
-            if any(part in file.replace("\\", "/") for part in _LAUNCHES):
+            path = file.replace("\\", "/")
+            if any(part in path for part in _LAUNCHES):
                 self._launching.add(number)
+            if path.endswith(_COMPILER[0]) and code.co_name == _COMPILER[1]:
+                self._compiling.add(number)
         self._by_place[id(code), frame.f_lasti] = number
         return number
+
+    def _compiled(self, frame: FrameType, number: int) -> int:
+        """Give a frame that compiles a function a number that names the function."""
+        function = frame.f_locals.get(_COMPILER[2])
+        if not isinstance(function, type(frame.f_code)):
+            return number
+        key = id(function), -1 - number
+        found = self._by_line.get(key)
+        if found is None:
+            found = self._by_line[key] = len(self._by_line)
+            self._codes[id(function)] = function
+            name = getattr(function, "co_qualname", function.co_name)
+            file = function.co_filename.replace("\\", "/").rpartition("/")[2]
+            named = f"{_COMPILER[1]} {name} ({file}:{function.co_firstlineno})"
+            compiler = frame.f_code.co_filename, named, frame.f_globals.get("__name__") or ""
+            self.new_frames.append((*compiler, frame.f_lineno or 0))
+            if number in self._launching:
+                self._launching.add(found)
+        return found
 
 
 class StackFile:

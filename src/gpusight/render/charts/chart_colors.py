@@ -115,6 +115,12 @@ def contrast(first: str, second: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+def mixed(color: str, other: str, part: float) -> str:
+    """Mix a part of a color into another."""
+    pairs = ((int(color[at : at + 2], 16), int(other[at : at + 2], 16)) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(part * one + (1 - part) * two):02x}" for one, two in pairs)
+
+
 def _luminance(color: str) -> float:
     red, green, blue = (_linear(int(color[at : at + 2], 16) / 255) for at in (1, 3, 5))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
@@ -151,7 +157,13 @@ class ChartTheme:
     is_dark: bool = False
 
     def color(self, slot: str) -> str:
-        """Give the color of a slot that `slots` handed out, or of a key of `render.palette`."""
+        """Give the color of a slot that `slots` handed out, or of a key of `render.palette`.
+
+        `KEY@1` to `KEY@3` are so many quarters of it on the background.
+        """
+        slot, _, quarters = slot.partition("@")
+        if quarters:
+            return mixed(self.color(slot), self.background, int(quarters) / 4)
         if slot.isdigit():
             return self.palette[int(slot)]
         own = {"strong": self.text, "quiet": self.quiet, "pale": self.pale}
@@ -209,7 +221,7 @@ def _strip_chart_slots(board: StripChart) -> Iterator[str]:
 
 def css_name(slot: str) -> str:
     """Give a slot as part of the name of a style."""
-    return slot.replace("/", "-")
+    return slot.replace("/", "-").replace("@", "-of-4-")
 
 
 def slots(figure: Figure) -> dict[str, str]:

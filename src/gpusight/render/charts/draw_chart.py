@@ -44,12 +44,7 @@ def _convert(figure: Figure | StripChart, form: str) -> bytes:
     from gpusight.render.charts.figure import StripChart
     from gpusight.render.charts.svg_charts import to_svg
 
-    width = figure.width if isinstance(figure, StripChart) else WIDE.width
-    return convert_svg(to_svg(figure, converter_font=CONVERTER_FONT), form, width)
-
-
-def convert_svg(svg: str, form: str, width: float) -> bytes:
-    """Turn an SVG of one theme into `png` or `pdf`."""
+    svg = to_svg(figure, converter_font=CONVERTER_FONT)
     try:
         import vl_convert
     except ImportError as error:
@@ -57,10 +52,9 @@ def convert_svg(svg: str, form: str, width: float) -> bytes:
             f"{form} pictures need vl-convert",
             hint="install it with: pip install 'gpusight[pictures]'; svg and html need nothing",
         ) from error
-    from gpusight.render.charts.chart_frame import WIDE
-
     if form == "pdf":
         return vl_convert.svg_to_pdf(svg)
+    width = figure.width if isinstance(figure, StripChart) else WIDE.width
     # A narrow chart is shown as large as a wide one, and must be as sharp then.
     return vl_convert.svg_to_png(svg, scale=_PNG_SCALE * max(1.0, WIDE.width / width))
 

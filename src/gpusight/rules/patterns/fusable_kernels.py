@@ -220,6 +220,8 @@ _TENSORS = r"[aA]rray<char ?\*, (\d+)"
 """Pointers of a pointwise kernel of PyTorch, in its name: its inputs and its result."""
 # Copies and memsets alone are a loop over tensors, which do not depend on each other.
 _MOVES = r"^copy|^\[copy|^elementwise fill|^arange"
+NORM_BY_ELEMENT = "batch_norm inference"
+"""With the statistics of the training, a scale and an offset: two kernels are a chain with it."""
 _OVER_ROWS = r"reduce_kernel<\d+, 1,|^cupy_"
 """Reductions over the last dimension, or all: those over others take several outputs at once."""
 _MANY_BLOCKS = 1 << 40
@@ -244,12 +246,15 @@ def find_chains(order: StreamOrder, schedule: GpuSchedule, free: Flags) -> Point
     label = pl.col("label")
     copies = (pl.col("category") == "copy") & label.str.starts_with("copy")
     dropout = (pl.col("category") == "random") & label.str.starts_with("dropout")
-    pointwise = order.where((pl.col("category") == "elementwise") | copies | dropout)
+    norms = order.where(label == NORM_BY_ELEMENT)
+    pointwise = norms | order.where((pl.col("category") == "elementwise") | copies | dropout)
     pointwise |= order.inside_device & order.where(pl.col("category").is_null())
     chain = _linked(order, pointwise & free, _ends_of_chains(order, schedule))
     rows = np.flatnonzero(chain >= 0)
     computes = rows[~order.where(label.str.contains(_MOVES))[rows]]
-    long = np.bincount(chain[rows], minlength=1) >= MIN_CHAIN_KERNELS
+    length = np.bincount(chain[rows], minlength=1)
+    has_norm = np.bincount(chain[rows], norms[rows], minlength=1) > 0
+    long = (length >= MIN_CHAIN_KERNELS) | ((length > 1) & has_norm)
     long &= np.bincount(chain[computes], minlength=len(long)) > 0
     rows = rows[long[chain[rows]]]
     _, number = np.unique(chain[rows], return_inverse=True)

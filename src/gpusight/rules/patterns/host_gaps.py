@@ -26,7 +26,7 @@ from gpusight.naming.host_names import is_input
 from gpusight.rules.context import memoize
 from gpusight.rules.formatting import inner_range, summed_locations
 from gpusight.rules.patterns.kernel_groups import MIN_LAUNCHES_PER_STEP
-from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
+from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES, exchanged_calls
 from gpusight.rules.rule import FindingLocation, RuleNotApplicable, Threshold
 from gpusight.trace.intervals import Intervals, coverage, intersect, union
 
@@ -486,6 +486,8 @@ def waits(context: RuleContext) -> pl.DataFrame:
             pl.col("large")
             & (pl.col("last_duration_ns") >= MIN_COPY_WAIT_SHARE.value * pl.col("waited_ns")),
         )
+        # What is sent to other processes has to be there.
+        .filter(~pl.col("last_call").is_in(exchanged_calls(context)).fill_null(value=False))
         .sort("start_ns")
     )
 

@@ -29,7 +29,27 @@ class LibraryAdvice:
     fix: str
     code: str = ""
     effort: str = "config"
+    precision_fix: str = ""
+    """What to do as well where a lower precision is left, which `{}` names."""
+    precision_code: str = ""
+    tf32_code: str = ""
 
+    def in_precision(self, precision: str) -> LibraryAdvice:
+        """Return the advice for a kernel that computes in a precision."""
+        if precision in _LOW:
+            return self
+        is_tf32 = precision == "tf32"
+        fix = f"{self.fix} {self.precision_fix.format('BF16' if is_tf32 else 'BF16 or TF32')}"
+        code = ("" if is_tf32 else self.tf32_code) + self.precision_code
+        return replace(self, fix=fix.rstrip(), code=self.code + code)
+
+
+_LOW = frozenset({"fp16", "bf16", "fp8", "fp6", "fp4", "int8", "int4"})
+"""Nothing is gained by 16 bits."""
+_AUTOCAST = """\
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    y = model(x)
+"""
 
 _COMPILE = """\
 model = torch.compile(model)              # fuses neighbors
@@ -37,32 +57,35 @@ model = torch.compile(model)              # fuses neighbors
 _TORCH = {
     "matmul": LibraryAdvice(
         "Give it more work per call: a larger batch or sequence, small matmuls merged into one "
-        "(torch.bmm, one projection for Q, K and V). Use BF16 or TF32.",
+        "(torch.bmm, one projection for Q, K and V).",
         """\
-torch.set_float32_matmul_precision("high")          # TF32
-with torch.autocast("cuda", dtype=torch.bfloat16):  # or BF16
-    y = model(x)
+q, k, v = qkv_projection(x).chunk(3, dim=-1)        # one matmul instead of three
 """,
         "one line",
+        "Use {}.",
+        _AUTOCAST,
+        """\
+torch.set_float32_matmul_precision("high")          # TF32
+""",
     ),
     "convolution": LibraryAdvice(
-        "Give it more work per call with a larger batch. Use channels_last, BF16, and let cuDNN "
-        "choose the fastest algorithm.",
+        "Give it more work per call with a larger batch. Use channels_last, and let cuDNN choose "
+        "the fastest algorithm.",
         """\
 torch.backends.cudnn.benchmark = True
 model = model.to(memory_format=torch.channels_last)
 x = x.to(memory_format=torch.channels_last)         # larger batch
-with torch.autocast("cuda", dtype=torch.bfloat16):
-    y = model(x)
 """,
         "one line",
+        "Use BF16.",
+        _AUTOCAST,
     ),
     "attention": LibraryAdvice(
-        "Give it more work per call: a larger batch, or several sequences at once. Use BF16, which "
-        "the flash kernels need.",
+        "Give it more work per call: a larger batch, or several sequences at once.",
         """\
 y = torch.nn.functional.scaled_dot_product_attention(q, k, v)
 """,
+        precision_fix="Use BF16, which the flash kernels need.",
     ),
     "batch normalization": LibraryAdvice(
         "For inference, fold batch normalization into the convolution before it. Else fuse it with "
@@ -100,29 +123,33 @@ optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     ),
 }
 _TORCH_DEFAULT = LibraryAdvice(
-    "Fuse it with its neighbors (torch.compile), give it more work per call (a larger batch), or "
-    "use 16-bit tensors.",
+    "Fuse it with its neighbors (torch.compile), or give it more work per call (a larger batch).",
     _COMPILE,
     "one line",
+    "16-bit tensors halve its traffic.",
 )
 _CUDA = {
     "matmul": LibraryAdvice(
-        "Give it more work per call: larger matrices, small ones batched into one call. Use TF32 "
-        "or BF16, and let cublasLt choose the algorithm.",
+        "Give it more work per call: larger matrices, small ones batched into one call. Let "
+        "cublasLt choose the algorithm.",
         """\
-cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH);
 // one call for all small matrices: cublasGemmStridedBatchedEx
 // fastest algorithm of a shape: cublasLtMatmulAlgoGetHeuristic
 """,
+        precision_fix="Use {}.",
+        tf32_code="""\
+cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH);
+""",
     ),
     "convolution": LibraryAdvice(
-        "Give it more work per call with a larger batch. Use NHWC tensors and 16-bit types or "
-        "TF32, and let cuDNN choose the fastest algorithm.",
+        "Give it more work per call with a larger batch. Use NHWC tensors, and let cuDNN choose "
+        "the fastest algorithm.",
         """\
 cudnnSetConvolutionMathType(desc, CUDNN_TENSOR_OP_MATH);
 // tensors in CUDNN_TENSOR_NHWC; algorithm by
 // cudnnFindConvolutionForwardAlgorithm
 """,
+        precision_fix="Use {}.",
     ),
     "communication": LibraryAdvice(
         "Send fewer and larger messages, in 16 bits, while other kernels run."
@@ -133,10 +160,13 @@ _CUDA_DEFAULT = LibraryAdvice(
     "independent calls on several streams; or combine calls into one kernel."
 )
 _JAX_DEFAULT = LibraryAdvice(
-    "Give it more work per call: a larger batch, small operations batched with jax.vmap. Use BF16, "
-    "and keep the operations in one jax.jit, so that XLA fuses them.",
+    "Give it more work per call: a larger batch, small operations batched with jax.vmap. Keep the "
+    "operations in one jax.jit, so that XLA fuses them.",
     """\
 step = jax.jit(jax.vmap(step))
+""",
+    precision_fix="Use BF16.",
+    precision_code="""\
 x = x.astype(jax.numpy.bfloat16)
 """,
 )
@@ -173,7 +203,7 @@ def advise_on_library(finding: KernelFinding, framework: Framework) -> KernelFin
         cuda=_CUDA.get(category, _CUDA_DEFAULT),
         jax=_JAX_DEFAULT,
         other=_CUDA_DEFAULT,
-    )
+    ).in_precision(classify(finding.where).precision)
     kind = "Generated by" if origin in {"torch.compile", "XLA"} else "A kernel of"
     return replace(
         finding,

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COPY, label_work
 from gpusight.analysis.replay.changes import ASYNC_COPY_NS, own_stream, without_waiting
 from gpusight.analysis.replay.simulation import LatencyBase, put
+from gpusight.naming.host_names import is_collective
+from gpusight.rules.context import memoize
 from gpusight.rules.finding import Evidence
 from gpusight.rules.formatting import called_from, largest, summed_locations
 from gpusight.rules.rule import Threshold
@@ -201,12 +204,56 @@ def pinned_in_place(rows: pl.DataFrame) -> Change:
     return change
 
 
+@memoize
+def exchanged_calls(context: RuleContext) -> list[int]:
+    """Return the calls that copy what a collective on the CPU, as of MPI, sends or has received.
+
+    These are the last copies to the host that a thread made before it, and the first copies to the
+    GPU after it.
+    """
+    trace, calls = context.trace, context.schedule.calls
+    ranges = trace.table("ranges", ["start_ns", "thread", "name"])
+    codes = [code for code, name in enumerate(names_of(ranges["name"])) if is_collective(name)]
+    ranges = ranges.filter(pl.col("name").to_physical().is_in(codes))
+    keys = np.array([thread for _, thread in context.schedule.threads], np.int64)
+    exchanged = np.zeros(len(calls), np.bool_)
+    effects = (CallKind.LAUNCH, CallKind.GRAPH, CallKind.COPY, CallKind.MEMSET)
+    acting = np.flatnonzero(np.isin(calls.kind, effects))
+    to_host = context.ops.filter(pl.col("direction") == "Device-to-Host")["call"].drop_nulls()
+    is_copy, sends = calls.kind == CallKind.COPY, np.zeros(len(calls), np.bool_)
+    sends[to_host.to_numpy()] = True
+    for (thread,), part in ranges.group_by("thread"):
+        own = acting[keys[calls.thread[acting]] == thread]
+        # A collective between a call and the one before it ends a run of copies.
+        at = np.unique(np.searchsorted(calls.start_ns[own], part["start_ns"].to_numpy()))
+        ends = np.zeros(len(own) + 1, np.bool_)
+        ends[at] = True
+        run = np.cumsum(ends[:-1] | ~is_copy[own])
+        before, after = run[at[at > 0] - 1], run[at[at < len(own)]]
+        exchanged[own] |= is_copy[own] & sends[own] & np.isin(run, before)
+        exchanged[own] |= is_copy[own] & ~sends[own] & np.isin(run, after)
+    return np.flatnonzero(exchanged).tolist()
+
+
+def exchange_advice(context: RuleContext, rows: pl.DataFrame) -> str:
+    """Return advice where most of these copies are for collectives on the CPU; else nothing."""
+    exchanged = rows.filter(pl.col("call").is_in(exchanged_calls(context)))
+    if 2 * int(exchanged["duration_ns"].sum()) <= int(rows["duration_ns"].sum()):
+        return ""
+    return (
+        "A collective on the CPU sends or has received this data. CUDA-aware MPI and NCCL take GPU "
+        "pointers and need no copy through host memory; otherwise pin the buffers."
+    )
+
+
 def overlap_copies(context: RuleContext, rows: pl.DataFrame) -> tuple[Change, ...]:
     """Overlap copies with everything else, each direction on its own stream.
 
     Neither the copy calls nor synchronizations right after them block their threads. Copies to the
-    GPU and to the host then run at the same time, each a little slower.
+    GPU and to the host then run at the same time, each a little slower. What a collective on the
+    CPU sends or has received stays where it is.
     """
+    rows = rows.filter(~pl.col("call").is_in(exchanged_calls(context)).fill_null(value=False))
     ways = rows.partition_by("way", maintain_order=True)
     host = rows.filter(pl.col("way").is_in(HOST_WAYS))
     ops = host["op"].to_numpy()

@@ -16,7 +16,7 @@ from gpusight.rules.formatting import quoted_name
 from gpusight.rules.rule import FindingLocation
 
 if TYPE_CHECKING:
-    from gpusight.analysis.hotspots.host_stacks import HostStacks
+    from gpusight.analysis.hotspots.host_stacks import HostStacks, SpreadTime
     from gpusight.analysis.ledger.ledger_entries import IdleCause
     from gpusight.rules.context import RuleContext
     from gpusight.trace.intervals import Ints
@@ -70,17 +70,46 @@ def lines_in(context: RuleContext, calls: Ints) -> tuple[StackLine, ...]:
     return _lines_between(context, calls, own.start_ns[calls], own.end_ns[calls])
 
 
+def compiled_before(context: RuleContext, calls: Ints, ns: Ints) -> tuple[str, ...]:
+    """Return the functions that torch.compile compiled in this time before each call, by time."""
+    stacks = _stacks(context)
+    if stacks is None or not len(calls):
+        return ()
+    starts = context.schedule.calls.start_ns[calls]
+    spread = _spread(context, stacks, calls, starts - ns, starts)
+    tree = stacks.tree
+    named = tree.frames["function"].str.extract(_COMPILED).alias("compiled")
+    is_compiler = named.is_not_null() & tree.frames["file"].str.ends_with("convert_frame.py")
+    node = tree.nearest(is_compiler.fill_null(value=False).to_numpy()[tree.frame])
+    inside = np.flatnonzero(spread.node >= 0)
+    inside = inside[node[spread.node[inside]] >= 0]
+    of_frame = named.gather(tree.frame[node[spread.node[inside]]])
+    by_time = pl.DataFrame({"name": of_frame, "ns": spread.ns[inside]}).group_by("name").sum()
+    return tuple(by_time.sort("ns", "name", descending=[True, False])["name"])
+
+
+_COMPILED = r"^_compile (.+ \(.+:\d+\))$"
+"""How `gpusight record` names the frame of torch.compile that compiles a function."""
+
+
 def _lines_between(
     context: RuleContext, calls: Ints, starts: Ints, ends: Ints
 ) -> tuple[StackLine, ...]:
     stacks = _stacks(context)
     if stacks is None or not len(calls):
         return ()
+    spread = _spread(context, stacks, calls, starts, ends)
+    return _lines(stacks, spread.node, spread.ns)
+
+
+def _spread(
+    context: RuleContext, stacks: HostStacks, calls: Ints, starts: Ints, ends: Ints
+) -> SpreadTime:
+    """Divide time of the threads of these calls among the stacks seen in it."""
     schedule = context.schedule
     keys = np.array(schedule.threads, np.int64).reshape(-1, 2)[schedule.calls.thread[calls]]
     threads = stacks.threads_for(context.trace, keys[:, 0], keys[:, 1])
-    spread = stacks.spread(threads, starts, ends)
-    return _lines(stacks, spread.node, spread.ns)
+    return stacks.spread(threads, starts, ends)
 
 
 def _lines(stacks: HostStacks, nodes: Ints, ns: Ints) -> tuple[StackLine, ...]:

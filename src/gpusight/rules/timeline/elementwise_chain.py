@@ -17,6 +17,7 @@ from gpusight.rules.patterns.fusable_kernels import (
     MAX_SIZE_RATIO,
     MIN_CHAIN_KERNELS,
     NARROW,
+    NORM_BY_ELEMENT,
     parts_of,
 )
 from gpusight.rules.patterns.kernel_groups import (
@@ -49,7 +50,8 @@ class ElementwiseChain(TimelineRule):
     detects = (
         "Looks for three or more consecutive pointwise kernels in a stream (arithmetic, casts, "
         "copies, dropout) on tensors of similar size, outside attention and optimizers. A "
-        "reduction over rows, as in a normalization, may be among them."
+        "reduction over rows, as in a normalization, may be among them. Batch normalization in "
+        "evaluation mode makes a chain with one other kernel."
     )
     why = (
         "Each kernel reads its input from DRAM, writes its result back for the next one, and costs "
@@ -144,9 +146,12 @@ def _match(context: RuleContext, chain: Ints) -> RuleMatch:
         by_hand = (
             "Combine the library calls: one transform with a fused functor over zip iterators."
         )
+    fold = ""
+    if rows.filter(pl.col("label") == NORM_BY_ELEMENT).height:
+        fold = " fuse_conv_bn_eval (torch.nn.utils.fusion) folds batch norm into the convolution."
     way = context.framework.choose(
         torch="Apply torch.compile to the function or module. Without it, use fused operators "
-        "(addcmul, in-place operators, F.gelu).",
+        f"(addcmul, in-place operators, F.gelu).{fold}",
         cuda=by_hand,
         jax="Put the function under jax.jit: XLA fuses pointwise operations.",
     )

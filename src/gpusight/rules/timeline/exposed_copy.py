@@ -87,7 +87,7 @@ torch.cuda.current_stream().wait_stream(copying)
             confidence_reason="the capture does not show whether the copies can start earlier",
             change=memcpys.overlap_copies(context, rows),
             measured_ns=exposed.ns,
-            fix=_fix(context, moved),
+            fix=_fix(context, rows, moved),
             code=context.framework.choose(
                 torch=_TORCH_BACK if ways == ["d2h"] else ExposedCopy.code,
                 cuda=_PREFETCH if ways == ["unified"] else _CUDA,
@@ -101,7 +101,7 @@ torch.cuda.current_stream().wait_stream(copying)
         return gpu_work(context, finding, pl.col("kind") == "copy")
 
 
-def _fix(context: RuleContext, moved: list[CopyTotals]) -> str:
+def _fix(context: RuleContext, rows: pl.DataFrame, moved: list[CopyTotals]) -> str:
     summary = "; ".join(totals.text(context) for totals in moved)
     advice = " ".join(_ADVICE[totals.way] for totals in moved)
     calls = context.framework.choose(
@@ -111,6 +111,8 @@ def _fix(context: RuleContext, moved: list[CopyTotals]) -> str:
         other="Copy from pinned memory on a separate stream, and let the kernels that need the "
         "data wait for an event.",
     )
+    if exchange := memcpys.exchange_advice(context, rows):
+        return f"{summary}. {exchange}"
     if all(totals.way == "unified" for totals in moved):
         return f"{summary}. {advice}"
     return f"{summary}. {advice} {calls}"

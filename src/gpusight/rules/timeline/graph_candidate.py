@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.gpu_schedule import CallKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import as_graphs
 from gpusight.rules.finding import Confidence, Evidence
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 MAX_MEDIAN_KERNEL_NS = Threshold(20_000, "ns of the median kernel up to which gaps of 1 µs matter")
 MIN_EQUAL_STEPS = Threshold(0.5, "share of the steps that must have the same sequence of kernels")
+MIN_SHARED_KERNELS = Threshold(
+    2, "kernels per step, where several steps without a wait have enough launches for a graph"
+)
 _BETWEEN_KERNELS = (IdleCause.LAUNCHING, IdleCause.FRAMEWORK, IdleCause.QUEUED)
 
 
@@ -107,6 +111,7 @@ for batch, labels in loader:
         "min_launches_per_step": MIN_LAUNCHES_PER_STEP,
         "min_repeated_share": MIN_REPEATED_SHARE,
         "min_equal_steps": MIN_EQUAL_STEPS,
+        "min_shared_kernels": MIN_SHARED_KERNELS,
     }
     min_share = 0.02
 
@@ -116,7 +121,8 @@ for batch, labels in loader:
             return unknown
         repeats = repetition(context)
         alike = repeats.repeated if repeats.alike is None else repeats.alike
-        if repeats.kernels < MIN_LAUNCHES_PER_STEP.value * context.per_step:
+        few = repeats.kernels < MIN_LAUNCHES_PER_STEP.value * context.per_step
+        if few and not _share_graphs(context, repeats.kernels):
             return CLEAN
         if not repeats.repeats_enough or alike < MIN_EQUAL_STEPS.value:
             return CLEAN
@@ -153,7 +159,10 @@ for batch, labels in loader:
             confidence_reason="the gap between kernels of a graph is assumed",
             change=(
                 as_graphs(
-                    kept=stalled, gap_ns=graph_gap_ns(context), outside=not_in_graphs(context)
+                    kept=stalled,
+                    gap_ns=graph_gap_ns(context),
+                    spans_steps=few,
+                    outside=not_in_graphs(context),
                 ),
             ),
             min_ns=at_most(context, idle_ns(context, *_BETWEEN_KERNELS) - work.of(stalled)),
@@ -176,6 +185,13 @@ for batch, labels in loader:
     def locate(self, context: RuleContext, finding: TimelineFinding) -> pl.DataFrame:
         """Find the events with most gaps between launches."""
         return launch_gaps(context, finding)
+
+
+def _share_graphs(context: RuleContext, kernels: int) -> bool:
+    """Return whether steps of few kernels do not wait, so that several can share a graph."""
+    waits = context.calls_of(CallKind.SYNC).height
+    several = kernels >= MIN_SHARED_KERNELS.value * context.per_step
+    return several and kernels >= MIN_LAUNCHES_PER_STEP.value * max(1, waits)
 
 
 def _training_code(context: RuleContext) -> str:

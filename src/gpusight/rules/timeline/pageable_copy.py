@@ -173,7 +173,7 @@ def _match(context: RuleContext, rows: pl.DataFrame) -> RuleMatch:
     )
     known = "measured" if all(r.measured for r in rates.values()) else "assumed"
     summary = "; ".join(totals.text(context) for totals in moved)
-    advice = context.framework.choose(
+    advice = memcpys.exchange_advice(context, rows) or context.framework.choose(
         torch="Pin the host buffers once, outside the loop (DataLoader(pin_memory=True) or "
         "torch.empty(…, pin_memory=True)). Copy with non_blocking=True on a separate stream during "
         "the previous step.",

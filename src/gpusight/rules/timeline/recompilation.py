@@ -15,7 +15,7 @@ from gpusight.analysis.replay.changes import free_calls, remove, without_host_ti
 from gpusight.naming.host_names import is_compiling
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.formatting import largest, named, summed_locations
+from gpusight.rules.formatting import largest, named, quoted_name, summed_locations
 from gpusight.rules.locations import host_events, of_calls
 from gpusight.rules.patterns.host_gaps import (
     MIN_STALL_NS,
@@ -25,7 +25,7 @@ from gpusight.rules.patterns.host_gaps import (
     spent_before,
 )
 from gpusight.rules.patterns.kernel_groups import MAX_HOST_TIME_NS
-from gpusight.rules.patterns.stack_lines import lines_before
+from gpusight.rules.patterns.stack_lines import compiled_before, lines_before
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, clip, contains, coverage, union
 
@@ -384,9 +384,12 @@ def _match(context: RuleContext, compiles: _Compilation) -> RuleMatch:
     per_step = len(compiles.steps) / context.steps
     often = "every step" if per_step == 1 else f"{len(compiles.steps)} of {context.steps} steps"
     what = named(where, "range", "operator", "site", most=1) or "Module loads and host stalls"
+    functions = [quoted_name(f) for f in compiled_before(context, calls, compiles.host_ns[calls])]
+    of = f" of {functions[0]}" if len(functions) == 1 else ""
+    compiled = f" torch.compile compiles {' and '.join(functions[:2])}." if functions else ""
     return RuleMatch(
         lines=lines_before(context, calls, compiles.host_ns[calls]),
-        title=f"Recompilation in {often}: {context.time_per_step(compiles.ns)}",
+        title=f"Recompilation{of} in {often}: {context.time_per_step(compiles.ns)}",
         evidence=(
             context.evidence("compile_ns", compiles.ns, "ns", "Time in compilation"),
             Evidence("steps", per_step, "share", "Steps that compile"),
@@ -401,7 +404,7 @@ def _match(context: RuleContext, compiles: _Compilation) -> RuleMatch:
         else "compilation is inferred from module loads and new kernels",
         change=change,
         measured_ns=compiles.ns,
-        fix=f"{what} in {often}. "
+        fix=f"{what} in {often}.{compiled} "
         + framework.choose(
             torch="torch.compile and Triton compile again when shapes or Python values change: use "
             "dynamic=True or mark_dynamic, or pad inputs to a few lengths. TORCH_LOGS=recompiles "

@@ -9,7 +9,9 @@ import pytest
 
 import gpusight as gs
 from gpusight.analysis.hotspots.flame_graph import FlameGraph, FlameNode, flame_graph
-from gpusight.render.charts.flame_svg import WIDTH, flame_svg
+from gpusight.render.charts.figure import ChartStrip
+from gpusight.render.charts.flame_chart import flame_figure
+from gpusight.render.charts.svg_charts import to_svg
 from gpusight.render.html.flame_page import flame_page, frame_columns
 from tests.analysis.hotspots.stack_traces import loader_trace
 
@@ -24,17 +26,17 @@ def hostile_graph(before: float | None = None) -> FlameGraph:
 
 
 def test_boxes_are_as_wide_as_their_values() -> None:
-    root = ET.fromstring(flame_svg(hostile_graph()))
-    boxes = root.findall(f"{SVG}g/{SVG}rect")
+    root = ET.fromstring(to_svg(flame_figure(hostile_graph())))
+    boxes = [box for box in root.findall(f"{SVG}rect") if "fill-host" in str(box.get("class"))]
     widths = [float(box.get("width", "0")) for box in boxes]
-    assert widths[0] == pytest.approx(WIDTH - 32, abs=1)
-    assert widths[1] == pytest.approx(0.6 * (WIDTH - 32), abs=1)
+    assert widths[0] > 1100
+    assert widths[1] == pytest.approx(0.6 * widths[0], abs=1)
 
 
 @pytest.mark.parametrize("before", [None, 3.0])
 def test_hostile_names_stay_text(before: float | None) -> None:
     graph = hostile_graph(before)
-    svg = flame_svg(graph)
+    svg = to_svg(flame_figure(graph))
     assert ET.fromstring(svg) is not None
     assert "<script" not in svg
     table = gs.hotspots(loader_trace()).answer.table()
@@ -44,8 +46,30 @@ def test_hostile_names_stay_text(before: float | None) -> None:
 
 
 def test_a_picture_of_a_difference_is_red_where_time_grew() -> None:
-    svg = flame_svg(hostile_graph(before=1.0))
-    assert re.search(r'class="more[123]"', svg)
+    svg = to_svg(flame_figure(hostile_graph(before=1.0)))
+    assert re.search(r'<rect class="fill-idle-synchronizing-of-4-[123]"', svg)
+
+
+def test_a_capture_that_takes_less_than_before_is_narrower() -> None:
+    figure = flame_figure(hostile_graph(before=20.0))
+    outermost = next(row.cells for row in figure.rows if isinstance(row, ChartStrip))
+    assert figure.x.high == 20
+    assert list(outermost.ends) == [10]
+    assert outermost.colors == ("compute/matmul@2",)
+
+
+def test_siblings_stand_side_by_side_below_their_parent() -> None:
+    nodes = (
+        FlameNode("root", -1, 10, 1, is_library=False),
+        FlameNode("short", 0, 3, 3, is_library=True),
+        FlameNode("long", 0, 6, 6, is_library=False),
+        FlameNode("leaf", 2, 6, 6, is_library=False),
+    )
+    rows = flame_figure(FlameGraph("Idle", "", "ns", nodes)).rows
+    cells = [row.cells for row in rows if isinstance(row, ChartStrip)]
+    assert [c.labels for c in cells] == [("root",), ("long", "short"), ("leaf",)]
+    assert [c.x for c in cells] == [(0,), (0, 6), (0,)]
+    assert [c.ends for c in cells] == [(10,), (6, 9), (6,)]
 
 
 def test_columns_of_a_page_are_a_tree() -> None:

@@ -1,0 +1,43 @@
+"""The rule `memory-bound` on launches built by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusight.rules.finding import Confidence
+from gpusight.rules.rule import Clean
+from tests.rules.kernel.rule_launches import matched, speedup
+from tests.rules.launches import ELAPSED, launch_of, verdict_of
+
+
+def busy(dram: float, l2: float = 40.0) -> dict[str, float]:
+    return {
+        f"gpu__dram_throughput{ELAPSED}": dram,
+        f"gpu__compute_memory_throughput{ELAPSED}": max(dram, l2),
+        f"lts__throughput{ELAPSED}": l2,
+    }
+
+
+def test_at_the_roofline_nothing_is_saved_by_the_same_traffic() -> None:
+    verdict = matched("memory-bound", busy(90))
+    assert verdict.title == "At the DRAM roofline (90%)"
+    assert speedup(verdict) == 1
+    assert verdict.at_roofline
+    assert verdict.confidence is Confidence.HIGH
+
+
+def test_below_the_roofline_the_distance_to_it_is_saved() -> None:
+    verdict = matched("memory-bound", busy(64))
+    assert verdict.title == "Limited by DRAM (64% of peak)"
+    assert speedup(verdict) == pytest.approx(0.8 / 0.64, rel=0.05)
+    assert verdict.confidence is Confidence.LOW
+
+
+def test_dram_is_named_where_its_bytes_keep_l2_a_little_busier() -> None:
+    assert "DRAM" in matched("memory-bound", busy(85, l2=92)).title
+    assert "L2" in matched("memory-bound", busy(40, l2=92)).title
+
+
+def test_a_busier_sm_is_the_limit() -> None:
+    counters = {**busy(65), f"sm__throughput{ELAPSED}": 90, f"sm__issue_active{ELAPSED}": 90}
+    assert isinstance(verdict_of("memory-bound", launch_of(counters)), Clean)
