@@ -14,6 +14,7 @@ from gpusight.pace import read_sidecar
 from gpusight.readers.cache_folder import protect_capture
 from gpusight.readers.guarded_source import GuardedSource, capture_identity, file_status, reading
 from gpusight.readers.stacks.imported_stacks import is_folded, is_speedscope
+from gpusight.readers.stacks.perf_script import is_perf_script
 from gpusight.sniff import (
     ARROW_STREAM,
     BOM,
@@ -64,6 +65,11 @@ _FOREIGN = (
         "fetch the file itself with: git lfs pull",
     ),
     (b"PK\x03\x04", "is a zip archive", "unpack it first"),
+    (
+        b"PERFILE2",
+        "is a recording of perf",
+        "print it as text first: perf script -i FILE > FILE.perf",
+    ),
     (
         b"\x89HDF",
         "is an HDF5 export",
@@ -240,6 +246,7 @@ READERS: tuple[tuple[Callable[[FileStart], object], str], ...] = (
     (FileStart.is_ncu_log, _NCU_TEXT),
     (lambda start: start.text.startswith(_PROTOBUF_FIELD_1), "jax.jax_profile:xplane_source"),
     (lambda start: is_folded(start.text), "stacks.imported_stacks:folded_source"),
+    (lambda start: is_perf_script(start.text), "stacks.perf_script:perf_source"),
 )
 """How files are recognized, in this order, and their reader: a module of `readers` and what is
 called with the path. The forms of Nsight Systems are recognized before and share one reader."""
