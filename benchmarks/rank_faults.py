@@ -1,6 +1,7 @@
 """Planted stragglers: which rank `gpusight ranks` names, with which cause, and what it accuses.
 
     python -m benchmarks.rank_faults                    # simulated jobs, design and held out
+    python -m benchmarks.rank_faults --layouts 6        # many layouts, of rank_layouts.py
     python -m benchmarks.rank_faults --captures FOLDER  # faults in captures of a balanced job
     python -m benchmarks.rank_faults --recorded FOLDER  # jobs that ddp_faults.py recorded
 
@@ -23,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import gpusight as gs
+from benchmarks.rank_layouts import Job as LayoutJob
+from benchmarks.rank_layouts import all_plans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -379,6 +382,54 @@ def score_simulated(per_fault: int) -> None:
         score.show(name)
 
 
+MIN_COST = 0.03
+"""Part of the step that a fault of a layout must cost to be counted: others are hidden."""
+
+
+def score_layouts(per_kind: int) -> None:
+    for half, name, first_seed in ((0, "layouts, design", 2000), (1, "layouts, held out", 5000)):
+        score, hidden, saved = LayoutScore(), 0, []
+        for plan in all_plans(half, per_kind, first_seed):
+            job = plan.run()
+            now, fixed = job.step_ns(), plan.run(with_fault=False).step_ns()
+            cost = (now - fixed) / now
+            if plan.fault != "none" and cost < MIN_COST:
+                hidden += 1
+                continue
+            error = score.add_job(job, cost)
+            saved += [] if error is None else [error]
+        score.show(name)
+        errors = np.quantile(saved, (0.5, 0.9))
+        print(f"  {hidden} hidden; error of savings {errors[0]:.1%}, {errors[1]:.1%} of the step")
+
+
+class LayoutScore(Score):
+    """Scores of jobs with one or two culprits, or several ranks that share a slow network."""
+
+    def add_job(self, job: LayoutJob, cost: float) -> float | None:
+        """Count a job; returns the error of what its stragglers cost, where the first is right."""
+        with tempfile.TemporaryDirectory() as folder:
+            for rank, document in job.documents().items():
+                (Path(folder) / f"trace.rank{rank}.json").write_text(json.dumps(document))
+            stragglers = gs.ranks(folder, cache=False, jobs=1).stragglers
+        shares = [straggler.share for straggler in stragglers]
+        if job.fault == "none":
+            self.balanced += 1
+            self.accused.append(max(shares, default=0.0))
+            return None
+        blame = job.blame()
+        first = stragglers[0] if stragglers else None
+        right = first is not None and first.rank in blame
+        cause = first is not None and right and first.cause == blame[first.rank]
+        self.faults += 1
+        self.first += right
+        self.cause += cause
+        if not cause:
+            found = [(s.rank, s.cause, round(s.share, 3)) for s in stragglers]
+            self.wrong.append(f"{job.plan}: {blame} costs {cost:.1%}, found {found}")
+        return abs(sum(shares) - cost) if right else None
+
+
 def score_captures(folder: Path) -> None:
     files = sorted(folder.glob("ddp_torch_-1.rank*.json.gz"))
     documents = [json.loads(gzip.decompress(file.read_bytes())) for file in files]
@@ -417,6 +468,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--captures", type=Path)
     parser.add_argument("--recorded", type=Path)
+    parser.add_argument("--layouts", type=int, help="jobs of each layout and fault")
     parser.add_argument("--per-fault", type=int, default=6)
     args = parser.parse_args()
     print("| jobs | faults | culprit first | cause right | balanced | accused > 5% | largest |")
@@ -424,7 +476,9 @@ def main() -> None:
         score_captures(args.captures)
     if args.recorded:
         score_recorded(args.recorded)
-    if not args.captures and not args.recorded:
+    if args.layouts:
+        score_layouts(args.layouts)
+    if not args.captures and not args.recorded and not args.layouts:
         score_simulated(args.per_fault)
 
 

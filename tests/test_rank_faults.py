@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import ddp_faults
-from benchmarks.rank_faults import Event, Job, Score, warped, write_job
+from benchmarks.rank_faults import Event, Job, LayoutScore, Score, warped, write_job
+from benchmarks.rank_layouts import LAYOUTS, Plan
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,33 @@ def test_simulated_faults_are_found(job: Job, tmp_path: Path) -> None:
         (0, 0, 0) if job.fault == "none" else (1, 1, 1)
     )
     assert score.balanced == (job.fault == "none")
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan("tensor", "host", 2205),  # no groups, windows that differ
+        Plan("hsdp", "late-host", 2140),  # a missing rank, that others wait for
+        Plan("pp", "larger-work", 2370),
+        Plan("gloo", "input", 2430),  # two groups without sizes
+        Plan("tensor", "none", 2270),
+    ],
+    ids=lambda plan: f"{plan.fault}-{plan.layout}",
+)
+def test_faults_of_many_layouts_are_found(plan: Plan) -> None:
+    score, job = LayoutScore(), plan.run()
+    now, fixed = job.step_ns(), plan.run(with_fault=False).step_ns()
+    score.add_job(job, (now - fixed) / now)
+    assert score.wrong == []
+    assert max(score.accused, default=0.0) == 0.0
+    assert (score.faults, score.balanced) == ((0, 1) if plan.fault == "none" else (1, 0))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_are_simulated_without_a_deadlock(layout: str) -> None:
+    job = Plan(layout, "none", 3, steps=5).run()
+    assert job.step_ns() > 1e6
+    assert len(job.documents()) >= len(job.ranks) - 1
 
 
 def test_inserted_time_moves_what_follows_and_lengthens_what_it_is_in() -> None:

@@ -110,7 +110,7 @@ def summary(
     """
     from gpusight.analysis.capture_summary import summary as analysis
 
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     capture, selection = _corrected(trace, _selection(within, device, process), focus)
     return Page(_analyze_window(analysis, capture, selection, focus))
 
@@ -128,7 +128,7 @@ def steps(
     """List the steps: duration, GPU busy, phases, outliers."""
     from gpusight.analysis.steps.step_report import steps as analysis
 
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     capture, selection = _corrected(trace, _selection(within, device, process), focus)
     return Page(_analyze(analysis, capture, selection, **focus))
 
@@ -149,7 +149,7 @@ def kernels(
     from gpusight.analysis.kernel_summary import kernels as by_name
 
     analysis = kernel_launches if every_launch else by_name
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
@@ -167,7 +167,7 @@ def ops(
     """List framework operators with their self time on the CPU and the GPU."""
     from gpusight.analysis.operator_summary import ops as analysis
 
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     return View(_analyze_window(analysis, trace, _selection(within, device, process), focus, by=by))
 
 
@@ -185,7 +185,7 @@ def launches(
     """List kernels, memcpys and memsets in order of time, with what launched them."""
     from gpusight.analysis.launch_list import list_launches as analysis
 
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     return View(
         _analyze_window(analysis, trace, _selection(within, device, process), focus, kernel=kernel)
     )
@@ -207,7 +207,7 @@ def ledger(
     """
     from gpusight.analysis.ledger.ledger_report import ledger_report as analysis
 
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     capture, selection = _corrected(trace, _selection(within, device, process), focus)
     return LedgerView(_analyze(analysis, capture, selection, **focus))
 
@@ -237,7 +237,7 @@ def hotspots(
     from gpusight.analysis.hotspots.flame_graph import compared_hotspots
     from gpusight.analysis.hotspots.stack_times import hotspots as analysis
 
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
 
     def of_capture(trace: Capture) -> Any:
         capture, selection = _corrected(trace, _selection(within, device, process), focus)
@@ -265,7 +265,7 @@ def utilization(
     """
     from gpusight.analysis.gpu_utilization import utilization as analysis
 
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     selection = _of_window(trace := _opened(trace), _selection(within, device, process), focus)
     return Page(_analyze(analysis, trace, selection, **focus, bins=bins))
 
@@ -289,7 +289,7 @@ def timeline(
     from gpusight.viewer.timeline_snapshot import timeline as analysis
 
     chosen = (tracks,) if isinstance(tracks, str) else tuple(tracks)
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     selection = _of_window(trace := _opened(trace), _selection(within, device, process), focus)
     return Page(_analyze(analysis, trace, selection, **focus, tracks=chosen))
 
@@ -311,7 +311,7 @@ def flops(
     from gpusight.analysis.flops.achieved_flops import flops as analysis
 
     selection = _selection(within, device, process)
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     return Page(
         _analyze_window(analysis, trace, selection, focus, by=by, peak=peak, bandwidth=bandwidth)
     )
@@ -330,7 +330,7 @@ def ranges(
     """List ranges (NVTX, annotations) with their host time and GPU time."""
     from gpusight.analysis.range_summary import ranges as analysis
 
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
@@ -347,7 +347,7 @@ def api_calls(
     """List CUDA API calls by total time."""
     from gpusight.analysis.api_summary import api_calls as analysis
 
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
@@ -364,7 +364,7 @@ def copies(
     """List memcpys and memsets by direction: bytes, time, bandwidth."""
     from gpusight.analysis.copy_summary import copies as analysis
 
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
@@ -381,7 +381,7 @@ def memory(
     """Show GPU memory over time, and who held it at the peak."""
     from gpusight.analysis.memory.memory_usage import memory as analysis
 
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     return Page(_analyze_window(analysis, trace, _selection(within, device, process), focus))
 
 
@@ -431,7 +431,7 @@ def join(
 
     captures = _opened(timeline), _opened(report)
     program = captures[int(captures[0].has("profiles"))]  # they may be given in either order
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     selection = _of_window(program, _selection(within, device, process), focus)
     chosen, text = with_window(program, selection, **focus)
     return Page(_with_warnings(with_window_text(analysis(*captures, chosen), text), captures))
@@ -459,7 +459,7 @@ def occupancy(
 
     selection = _selection(within, device, process)
     options: dict[str, Any] = {"kernel": kernel, "gpu": gpu, "closely": closely}
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     return Page(_analyze_window(analysis, trace, selection, focus, **options))
 
 
@@ -696,7 +696,7 @@ def report(
     from gpusight.reports.report_contents import ReportRequest
 
     selection = _selection(within, device, process)
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     captures = [_opened_or_job(trace), *map(_opened, ncu)]
     base = _digests(compare, selection, focus)
     request = ReportRequest(selection, steps, window, warmup, title)
@@ -725,7 +725,7 @@ def compare(
     from gpusight.comparison.compare_digests import compare as analysis
 
     selection = _selection(within, device, process)
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     sides = [_digests(side, selection, focus) for side in (before, after)]
     answer = analysis(*sides, confidence=confidence, least=least)
     return ComparisonView(_checked(answer))
@@ -751,7 +751,7 @@ def baseline(
     if output is not None:
         check_baseline_output(Path(output))
     selection = _selection(within, device, process)
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     digests = _digests(captures, selection, focus)
     size = None if output is None else save_baseline(digests, Path(output))
     return BaselineView(Baseline(tuple(digests), None if output is None else str(output), size))
@@ -788,7 +788,7 @@ def gate(
     from gpusight.comparison.gate_limits import read_limits
 
     selection = _selection(within, device, process)
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     before, after = (_digests(side, selection, focus) for side in (baseline, captures))
     answer = analysis(
         before,
@@ -887,7 +887,7 @@ def questions(
     sizes = ",".join(map(str, model)) if isinstance(model, tuple) else model
     selection = _selection(within, device, process)
     if compare is None:  # the process of one capture is not one of the other
-        focus = _Focus(steps=steps, window=window, warmup=warmup)
+        focus = FocusOptions(steps=steps, window=window, warmup=warmup)
         selection = _of_window(captures[0], selection, focus)
     answer = analysis(
         captures[0],
@@ -932,7 +932,7 @@ def drill(
     from gpusight.analysis.drill.drill_result import DrillOptions
     from gpusight.rules.drill_workflow import drill as analysis
 
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     question = DrillOptions.of(
         selection=_of_window(trace := _opened(trace), _selection(within, device, process), focus),
         steps=steps,
@@ -985,7 +985,7 @@ def ranks(
     operations = job_operations(expanded)
     if operations is not None:
         return RanksView(_checked(ranks_of_operations(operations, str(expanded[0]))))
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     cluster = dask_scheduler(dask, dask_scheduler_file, jobs=jobs)
     digests, unread = read_ranks(expanded, **focus, cache=cache, jobs=jobs, cluster=cluster)
     return RanksView(_checked(analysis(digests, unread)))
@@ -1027,7 +1027,7 @@ def ranks_whatif(
                 hint="give it alone: worst workers, last stage and balanced stages are simulated",
             )
         return View(_checked(operations_whatif(operations)))
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     cluster = dask_scheduler(dask, dask_scheduler_file, jobs=jobs)
     digests, unread = read_ranks(expanded, **focus, cache=cache, jobs=jobs, cluster=cluster)
     return View(_checked(analysis(digests, wanted, unread=unread)))
@@ -1050,7 +1050,7 @@ def rank_digest(
     from gpusight.rank_files import rank_captures, write_digests
 
     expanded = rank_captures(_several(captures))
-    focus = _Focus(steps=steps, window=window, warmup=warmup)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     cluster = dask_scheduler(dask, dask_scheduler_file, jobs=jobs)
     return write_digests(expanded, Path(output), **focus, cache=cache, jobs=jobs, cluster=cluster)
 
@@ -1264,7 +1264,7 @@ def _selection(within: str | None, device: int | None, process: str | int | None
     return Selection(within=within, device=device, process=name)
 
 
-def _first_process(trace: Trace, selection: Selection, focus: _Focus) -> Selection:
+def _first_process(trace: Trace, selection: Selection, focus: FocusOptions) -> Selection:
     """Select the process that `diagnose` shows first, where several used GPUs."""
     if not trace.has("processes") or trace.row_count("processes") < 2:
         return selection
@@ -1273,7 +1273,9 @@ def _first_process(trace: Trace, selection: Selection, focus: _Focus) -> Selecti
     return first_process(trace, selection, **focus)
 
 
-def _corrected(trace: Capture, selection: Selection, focus: _Focus) -> tuple[Trace, Selection]:
+def _corrected(
+    trace: Capture, selection: Selection, focus: FocusOptions
+) -> tuple[Trace, Selection]:
     """Give a capture with the times that the program has without a profiler, where they are known.
 
     They are those of one process, which is selected.
@@ -1285,13 +1287,13 @@ def _corrected(trace: Capture, selection: Selection, focus: _Focus) -> tuple[Tra
     return without_profiler(capture, chosen.process), chosen
 
 
-def _of_window(trace: Trace, selection: Selection, focus: _Focus) -> Selection:
+def _of_window(trace: Trace, selection: Selection, focus: FocusOptions) -> Selection:
     """Select the process of the steps; a window of time has the rows of all processes."""
     return selection if focus["window"] is not None else _first_process(trace, selection, focus)
 
 
-class _Focus(TypedDict):
-    """Which time to analyze, as `step_window` takes it."""
+class FocusOptions(TypedDict):
+    """Which time to analyze: keyword arguments of these functions and of `step_window`."""
 
     steps: str | None
     window: tuple[int | None, int | None] | None
@@ -1302,7 +1304,7 @@ def _analyze_window(
     analysis: Callable[..., Answer],
     trace: Capture,
     selection: Selection,
-    focus: _Focus,
+    focus: FocusOptions,
     **options: object,
 ) -> Any:
     """Run an analysis on a time window, by default the steps without warm-up; name the window."""
@@ -1338,7 +1340,7 @@ def _checked(answer: _Made | NotApplicable, captures: Iterable[Trace] = ()) -> _
 
 
 def _digests(
-    captures: ComparisonInput | Iterable[ComparisonInput], selection: Selection, focus: _Focus
+    captures: ComparisonInput | Iterable[ComparisonInput], selection: Selection, focus: FocusOptions
 ) -> list[Digest]:
     """Sum captures up for a comparison; a baseline file holds such digests already.
 

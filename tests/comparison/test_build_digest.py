@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpusight.analysis.capture_summary import summary
-from gpusight.analysis.ledger.device_ledger import Accounting
+from gpusight.analysis.ledger.accounting import Accounting
 from gpusight.analysis.profiler_correction import without_profiler
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.analysis.steps.step_window import step_window, with_window

@@ -299,6 +299,17 @@ def test_a_large_problem_is_listed_even_if_the_replay_shows_no_gain() -> None:
     assert results.clean == ("small",)
 
 
+@pytest.mark.parametrize(("share", "first"), [(0.5, "large"), (0.2, "small"), (0.05, "small")])
+def test_a_large_problem_without_a_known_gain_comes_before_small_savings(
+    share: float, first: str
+) -> None:
+    shown = timeline()
+    nothing = finding(change=(lambda program: program,), measured_ns=share * shown.length_ns)
+    small = finding(recoverable_ns=0.02 * shown.length_ns)
+    findings = run_rules(shown, [Says("small", small), Says("large", nothing)]).findings
+    assert findings[0].rule == first
+
+
 def test_what_is_larger_than_the_window_leads() -> None:
     rules = [Says("graphs", graphs), Says("start", finding(leads=True))]
     assert [f.rule for f in run_rules(timeline(), rules).findings] == ["start", "graphs"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from gpusight.analysis.ledger import accounting
 from gpusight.analysis.ledger.ledger_report import LedgerReport, ledger_report
 from gpusight.analysis.steps.step_window import step_spans
 from gpusight.viewer import ledger_track
@@ -70,9 +71,9 @@ def test_sums_up_to_the_ledger_and_its_steps(path: Path) -> None:
 @pytest.mark.parametrize("path", CAPTURES[:2], ids=lambda path: path.name)
 def test_windows_sum_up_to_the_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = ledger_lines(opened(path))[0]
-    monkeypatch.setattr(ledger_track, "_MAX_AT_ONCE", 300)
-    monkeypatch.setattr(ledger_track, "_IN_A_WINDOW", 200)
-    monkeypatch.setattr(ledger_track, "_MARGIN", 200)
+    monkeypatch.setattr(accounting, "MAX_AT_ONCE", 300)
+    monkeypatch.setattr(accounting, "IN_A_STRETCH", 200)
+    monkeypatch.setattr(accounting, "MARGIN", 200)
     trace = opened(path)
     assert len(list(ledger_track._stretches(trace))) > 3
     cut = ledger_lines(trace)[0]

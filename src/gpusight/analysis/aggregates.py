@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.core.sums import sum_groups
 from gpusight.results import Field, Fmt, TableResult
 
 if TYPE_CHECKING:
@@ -43,6 +44,17 @@ def timing() -> list[pl.Expr]:
         values.max().alias("max_ns"),
         values.std().fill_null(0.0).alias("stddev_ns"),
     ]
+
+
+def timing_by_name(rows: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Aggregate `start_ns` to `end_ns` by a column of names: its `code`, and `timing`'s columns."""
+    codes = rows.get_column(name).to_physical()
+    groups = len(names_of(rows.get_column(name)))
+    sums = sum_groups(codes, rows.get_column("start_ns"), rows.get_column("end_ns"), groups)
+    if sums is not None:
+        return sums.with_columns(pl.col("code").cast(codes.dtype))
+    frame = rows.lazy().select(pl.col(name).to_physical().alias("code"), DURATION)
+    return frame.group_by("code").agg(timing()).collect()
 
 
 _INT64 = pl.Int64()

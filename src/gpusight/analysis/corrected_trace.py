@@ -22,6 +22,7 @@ from gpusight.analysis.steps.step_window import (
     with_uneven_note,
 )
 from gpusight.results import NotApplicable
+from gpusight.trace.part_of_trace import PartOfTrace
 from gpusight.trace.schema import TABLES
 from gpusight.trace.trace import MovedSource, Trace
 from gpusight.units import format_share, format_time, in_one_unit
@@ -144,21 +145,57 @@ class Correction:
 class MovedTimes:
     """Moves times of a capture to where a replay puts them."""
 
-    def __init__(self, schedule: GpuSchedule, timing: ScheduleTiming) -> None:
-        self._schedule = schedule
-        self._timing = timing
-        self._numbers = {thread: number for number, thread in enumerate(schedule.threads)}
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._spans: list[tuple[int, int, int, int]] = []
+        """Of each schedule: start and end, and where these are moved to."""
+        self._numbers: dict[tuple[int, int], int] = {}
+        """Of each thread, by process and thread."""
+        self._calls: dict[int, list[tuple[Ints, Ints]]] = {}
+        """Edges of the calls of each thread, and where they are moved to."""
+        self._ops: dict[str, list[tuple[Ints, Ints]]] = {}
+        """Rows of GPU activities of each table, and when they start."""
         self._rows_of: dict[str, list[tuple[int, Ints]]] = {}
+
+    def add(self, schedule: GpuSchedule, timing: ScheduleTiming) -> None:
+        """Add the next schedule; it begins where the one before ended."""
+        shift = self._spans[-1][3] - timing.start_ns if self._spans else 0
+        ends = timing.start_ns + shift, timing.end_ns + shift
+        self._spans.append((schedule.start_ns, schedule.end_ns, *ends))
+        calls, ops = schedule.calls, schedule.ops
+        for number, thread in enumerate(schedule.threads):
+            own = np.flatnonzero(calls.thread == number)
+            edges = (
+                np.concatenate(([first], np.stack((s[own], e[own]), axis=1).reshape(-1), [last]))
+                for first, s, e, last in (
+                    (schedule.start_ns, calls.start_ns, calls.end_ns, schedule.end_ns),
+                    (timing.start_ns, timing.call_start_ns, timing.call_end_ns, timing.end_ns),
+                )
+            )
+            before, after = edges
+            number_in_all = self._numbers.setdefault(thread, len(self._numbers))
+            self._calls.setdefault(number_in_all, []).append((before, after + shift))
+        # What ran before the window stays; what waited for the GPU at its start runs as replayed.
+        inside = ops.start_ns >= schedule.start_ns
+        for kind in OpKind:
+            own = np.flatnonzero((ops.kind == kind) & inside)
+            if len(own):
+                rows, part = ops.row[own], schedule.trace
+                rows = (
+                    part.rows_in_whole(kind.table)[rows] if isinstance(part, PartOfTrace) else rows
+                )
+                starts = timing.op_start_ns[own] + shift
+                self._ops.setdefault(kind.table, []).append((rows, starts))
 
     @property
     def start_ns(self) -> int:
         """When the window begins."""
-        return self._timing.start_ns
+        return self._spans[0][2]
 
     @property
     def end_ns(self) -> int:
         """When the window ends."""
-        return self._timing.end_ns
+        return self._spans[-1][3]
 
     def step(self, step: TraceStep) -> TraceStep:
         """Move a step."""
@@ -171,7 +208,7 @@ class MovedTimes:
         """Return time columns of a table, moved."""
         if table in _OPS_OF:
             return self._gpu_times(table).select(columns)
-        trace = self._schedule.trace
+        trace = self._trace
         moved = {c: trace.table(table, [c])[c].to_numpy().copy() for c in columns}
         if table not in self._rows_of:
             threads = self._threads(table)
@@ -184,7 +221,7 @@ class MovedTimes:
 
     def _threads(self, table: str) -> Ints:
         """Return the number of each row's thread; `NONE` for one that calls nothing."""
-        trace = self._schedule.trace
+        trace = self._trace
         if not set(_THREAD) <= set(TABLES[table].column_names):
             return np.full(trace.row_count(table), NONE)
         known, rows = number_rows(trace.table(table, _THREAD), _THREAD)
@@ -215,41 +252,40 @@ class MovedTimes:
     @cached_property
     def _float_knots(self) -> dict[int, tuple[Reals, Reals]]:
         """The knots as `interp` reads them, which otherwise copies them for every step."""
-        return {
+        floats = {
             thread: (before.astype(np.float64), after.astype(np.float64))
             for thread, (before, after) in self._knots.items()
+            if thread != NONE
         }
+        same = (t for t in floats if self._knots[t] is self._knots[NONE])
+        before, after = self._knots[NONE]
+        none = floats[busiest] if (busiest := next(same, None)) is not None else None
+        return floats | {NONE: none or (before.astype(np.float64), after.astype(np.float64))}
 
     @cached_property
     def _knots(self) -> dict[int, tuple[Ints, Ints]]:
         """Times before and after of the calls of each thread; of no thread: of the busiest one."""
-        schedule, timing, calls = self._schedule, self._timing, self._schedule.calls
         knots = {}
-        for number in np.unique(calls.thread):
-            own = np.flatnonzero(calls.thread == number)
+        for number, edges in self._calls.items():
             before, after = (
-                np.concatenate(([first], np.stack((s[own], e[own]), axis=1).reshape(-1), [last]))
-                for first, s, e, last in (
-                    (schedule.start_ns, calls.start_ns, calls.end_ns, schedule.end_ns),
-                    (timing.start_ns, timing.call_start_ns, timing.call_end_ns, timing.end_ns),
-                )
+                edges[0][at] if len(edges) == 1 else np.concatenate([e[at] for e in edges])
+                for at in range(2)
             )
             # A call that ends after the window in one of the two must not run backwards.
-            knots[int(number)] = np.maximum.accumulate(before), np.maximum.accumulate(after)
-        ends = np.array([[schedule.start_ns, schedule.end_ns], [timing.start_ns, timing.end_ns]])
-        busiest = int(np.bincount(calls.thread).argmax()) if len(calls) else NONE
-        return {NONE: (ends[0], ends[1])} | knots | ({NONE: knots[busiest]} if knots else {})
+            knots[number] = np.maximum.accumulate(before), np.maximum.accumulate(after)
+        self._calls.clear()
+        (first, *_), (_, last, *_) = self._spans[0], self._spans[-1]
+        ends = np.array([first, last]), np.array([self.start_ns, self.end_ns])
+        busiest = max(knots, key=lambda number: len(knots[number][0]), default=NONE)
+        return {NONE: ends} | knots | ({NONE: knots[busiest]} if knots else {})
 
     def _gpu_times(self, table: str) -> pl.DataFrame:
         """Return when GPU activities run: as replayed, others with what runs at their time."""
-        ops = self._schedule.ops
-        recorded = self._schedule.trace.table(table, ["start_ns", "end_ns"])
+        recorded = self._trace.table(table, ["start_ns", "end_ns"])
         start = self.moments(NONE, recorded["start_ns"].to_numpy())
         length = (recorded["end_ns"] - recorded["start_ns"]).to_numpy()
-        # What ran before the window stays; what waited for the GPU at its start runs as replayed.
-        inside = ops.start_ns >= self._schedule.start_ns
-        own = np.flatnonzero((ops.kind == _OPS_OF[table]) & inside)
-        start[ops.row[own]] = self._timing.op_start_ns[own]
+        for rows, starts in self._ops.get(table, ()):
+            start[rows] = starts
         return pl.DataFrame({"start_ns": start, "end_ns": start + length})
 
 

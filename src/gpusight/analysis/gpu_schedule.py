@@ -17,6 +17,7 @@ import polars as pl
 from gpusight.analysis.aggregates import is_named, kept, names_of
 from gpusight.analysis.launch_index import KeyIndex
 from gpusight.core import native
+from gpusight.trace.part_of_trace import PartOfTrace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -426,7 +427,9 @@ def _issuing_calls(trace: Trace, ops: pl.DataFrame, rows: pl.DataFrame, calls: A
     inside = np.flatnonzero(call_row >= 0)
     issuer[inside] = positions[around[call_row[inside]]]
     unmatched = np.flatnonzero((call_row < 0) & correlation.is_not_null().to_numpy())
-    if len(unmatched) and trace.has("api_calls"):
+    if isinstance(trace, PartOfTrace):
+        issuer[unmatched] = _ELSEWHERE  # before the part; what no call is known of is rare
+    elif len(unmatched) and trace.has("api_calls"):
         every = trace.table("api_calls", ["process", "correlation"])
         index = KeyIndex(every["process"], every["correlation"])
         known = index.find(ops["process"][unmatched], correlation[unmatched]) >= 0

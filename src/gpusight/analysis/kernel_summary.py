@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from gpusight.analysis.aggregates import DURATION, names_of, share_of, timing, timing_fields
+from gpusight.analysis.aggregates import (
+    names_of,
+    share_of,
+    timing_by_name,
+    timing_fields,
+)
 from gpusight.analysis.kernel_behavior import kinds_of
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection, TimeWindow
@@ -87,13 +92,9 @@ def kernels(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | No
     scope.prepare("kernels")
     rows = scope.gpu("kernels", ["start_ns", "end_ns", "name"])
     frame = (
-        rows.lazy()
-        .select(pl.col("name").to_physical().alias("code"), DURATION)
-        .group_by("code")
-        .agg(timing())
+        timing_by_name(rows, "name")
         .sort(["total_ns", "code"], descending=[True, False])
         .with_columns(share_of(pl.col("total_ns"), pl.col("total_ns").sum()).alias("share"))
-        .collect()
     )
     notes = [*scope.notes, *graph_notes(trace, selection.time)]
     if rows.is_empty() and selection:

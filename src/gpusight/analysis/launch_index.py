@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import polars as pl
 
 from gpusight.analysis.attribution.nested_intervals import NONE, optional
 from gpusight.analysis.selection import GPU_WORK
+from gpusight.core import native
 from gpusight.trace.intervals import number, stable_argsort
 
 if TYPE_CHECKING:
@@ -36,34 +38,47 @@ class KeyIndex:
     """Finds the first row of a process and key; keys below 0 are none."""
 
     def __init__(self, process: pl.Series, key: pl.Series) -> None:
+        self._process = process
         self._processes = process.drop_nulls().unique().sort().to_numpy()
-        numbers = key.fill_null(NONE).to_numpy()
+        self._numbers: Ints = key.fill_null(NONE).to_numpy()
         self._distinct: Ints | None = None
-        self._span = int(numbers.max(initial=0)) + 1
+        self._span = int(self._numbers.max(initial=0)) + 1
         size = self._span * max(len(self._processes), 1)
         if size >= _WIDE:
-            self._distinct = np.unique(numbers)
+            self._distinct = np.unique(self._numbers)
             self._span = len(self._distinct)
             size = self._span * max(len(self._processes), 1)
-        joint = self._joint(process, numbers)
-        rows = np.flatnonzero(joint >= 0)
-        self._dense = size <= _DENSE * len(numbers) + _SMALL
-        if self._dense:
-            self._rows = np.full(size, NONE, dtype=np.int32)
-            self._rows[joint[rows[::-1]]] = rows[::-1]  # written backwards: the first row stays
-        else:
-            self._sorted, first = np.unique(joint[rows], return_index=True)
-            self._rows = rows[first].astype(np.int32)
+        self._size = size
+        self._dense = size <= _DENSE * len(self._numbers) + _SMALL
 
     def find(self, process: pl.Series, key: pl.Series) -> Ints:
         """Return the row of each process and key, -1 where there is none."""
-        joint = self._joint(process, key.fill_null(NONE).to_numpy())
-        if not len(self._rows):
+        wanted = key.fill_null(NONE).to_numpy()
+        plain = not self._process.null_count() and not process.null_count()
+        if self._dense and len(self._processes) == 1 and plain:
+            rows = (self._process.to_numpy(), self._numbers)
+            found = native.find_keys(rows, (process.to_numpy(), wanted), self._span)
+            if found is not None:
+                return found.astype(np.int64)
+        joint, (keys, row_of) = self._joint(process, wanted), self._table
+        if not len(row_of):
             return np.full(len(joint), NONE, dtype=np.int64)
         if self._dense:
-            return np.where(joint >= 0, self._rows[joint], np.int64(NONE))
-        at = np.minimum(np.searchsorted(self._sorted, joint), len(self._sorted) - 1)
-        return np.where(self._sorted[at] == joint, self._rows[at], np.int64(NONE))
+            return np.where(joint >= 0, row_of[joint], np.int64(NONE))
+        at = np.minimum(np.searchsorted(keys, joint), len(keys) - 1)
+        return np.where(keys[at] == joint, row_of[at], np.int64(NONE))
+
+    @cached_property
+    def _table(self) -> tuple[Ints, LaunchRows]:
+        """The keys that rows have, and the first row of each; of a dense table no keys."""
+        joint = self._joint(self._process, self._numbers)
+        rows = np.flatnonzero(joint >= 0)
+        if self._dense:
+            row_of = np.full(self._size, NONE, dtype=np.int32)
+            row_of[joint[rows[::-1]]] = rows[::-1]  # written backwards: the first row stays
+            return np.empty(0, np.int64), row_of
+        keys, first = np.unique(joint[rows], return_index=True)
+        return keys, rows[first].astype(np.int32)
 
     def _joint(self, process: pl.Series, numbers: Ints) -> Ints:
         """Combine process and key into one number; -1 for what no row has."""
@@ -170,6 +185,9 @@ def _work_of(
     for table, launches in launch_of.items():
         times = trace.table(table, ["start_ns", "end_ns"])
         start, end = (times.get_column(c).to_numpy() for c in ("start_ns", "end_ns"))
+        sums = native.LaunchSums(first, last, busy, ops)
+        if native.sum_launches(launches, start, end, sums):
+            continue
         known = slice(None) if launches.min(initial=0) >= 0 else np.flatnonzero(launches >= 0)
         launch, start, end = launches[known], start[known], end[known]
         np.minimum.at(first, launch, start)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +25,7 @@ from gpusight.analysis.corrected_trace import (
     RecordedTrace,
 )
 from gpusight.analysis.gpu_schedule import NONE, build_schedule
-from gpusight.analysis.launch_index import launched
+from gpusight.analysis.launch_index import launched, launches_of
 from gpusight.analysis.profiler_costs import (
     Overhead,
     estimate_overhead,
@@ -43,12 +44,13 @@ from gpusight.analysis.steps.step_window import (
 from gpusight.errors import UsageError
 from gpusight.pace import BEFORE, WHOLE_PROGRAM, Pace
 from gpusight.results import NotApplicable
+from gpusight.trace.part_of_trace import part_of
 from gpusight.units import TIME_UNITS, format_time, parse_amount
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from gpusight.analysis.gpu_schedule import GpuSchedule, ScheduleTiming
+    from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.profiler_costs import EstimatedOverhead
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_window import StepWindow
@@ -62,6 +64,10 @@ MAX_SLOWDOWN = 4.0
 """Steps that were slowed down by more, or are faster by more, are not those that were timed. Where
 the recorder counted on from the timed steps they are: torch.profiler slows blocking launches down
 5.5 times."""
+MAX_AT_ONCE = 1_500_000
+"""GPU activities whose steps are replayed in one go; more are replayed group by group."""
+IN_A_GROUP = 500_000
+"""GPU activities of such a group."""
 MAX_ESTIMATED_OPS = 2_000
 """GPU activities on which the estimate is based: three short replays, for every capture."""
 MIN_THREAD_SHARE = 0.02
@@ -144,14 +150,14 @@ def corrected(trace: Trace, pace: Pace, selection: Selection = EVERYTHING) -> Tr
             "not the same steps"
         )
         return NotApplicable("pace", reason, "")
-    schedule = _schedule(trace, focus, focus.steps)
-    part = _schedule(trace, focus, _middle(focus.steps, len(schedule.ops), MAX_SOLVED_OPS))
+    groups = _step_groups(trace, focus)
+    schedule = _schedule(trace, focus, focus.steps) if len(groups) == 1 else None
+    ops = _work_count(trace, focus) if schedule is None else len(schedule.ops)
+    part = _schedule(trace, focus, _middle(focus.steps, ops, MAX_SOLVED_OPS))
     overhead, weights, tool = known_overhead(part, pace.mean_ns / focus.step_ns), None, ""
     if hidden := hidden_overhead(part, overhead):
         overhead, weights, tool = hidden[0], hidden[1].weights, hidden[1].tool
-    events = recorded_events(schedule, weights)
-    timing = run_program(overhead.removed_from(calibrate(schedule).program, events))
-    moved = _moved(overhead, events, schedule, timing, focus, pace)
+    moved = _moved(trace, focus, groups, overhead, weights, pace, schedule)
     moved.correction = replace(moved.correction, tool=tool, is_hidden=bool(hidden))
     return moved
 
@@ -233,13 +239,10 @@ def _estimated(estimate: _Estimate, slower: Pace | None) -> Trace:
     if not cost.is_used:
         limits = estimate.low_ns / recorded_ns, estimate.high_ns / recorded_ns
         return RecordedTrace(trace, estimate=limits)
-    schedule, events = estimate.sample, estimate.events
-    if estimate.steps < len(focus.steps):
-        schedule = _schedule(trace, focus, focus.steps)
-        events = recorded_events(schedule, cost.weights)
+    schedule = estimate.sample if estimate.steps == len(focus.steps) else None
     pace = Pace.estimated(focus.step_ns * middle_ns / recorded_ns)
-    timing = run_program(cost.middle.removed_from(calibrate(schedule).program, events))
-    moved = _moved(cost.middle, events, schedule, timing, focus, pace)
+    groups = _step_groups(trace, focus)
+    moved = _moved(trace, focus, groups, cost.middle, cost.weights, pace, schedule)
     limits = estimate.low_ns / middle_ns, estimate.high_ns / middle_ns
     moved.correction = replace(
         moved.correction,
@@ -252,20 +255,45 @@ def _estimated(estimate: _Estimate, slower: Pace | None) -> Trace:
 
 
 def _moved(
-    overhead: Overhead,
-    events: Reals,
-    schedule: GpuSchedule,
-    timing: ScheduleTiming,
+    trace: Trace,
     focus: StepWindow,
+    groups: Sequence[Sequence[TraceStep]],
+    overhead: Overhead,
+    weights: Mapping[str, float] | None,
     pace: Pace,
+    known: GpuSchedule | None,
 ) -> CorrectedTrace:
-    """Move all times of a capture to where the replay of its window puts them."""
+    """Move all times of a capture to where the replay of its steps puts them.
+
+    `known` is the schedule of all steps, where there is one already.
+    """
+    times, counted = MovedTimes(trace), 0.0
+    for group in groups:
+        if known is None or len(groups) > 1:
+            schedule = _schedule(trace, focus, group, is_part=len(groups) > 1)
+        else:
+            schedule = known
+        events = recorded_events(schedule, weights)
+        counted += float(events.sum())
+        program = overhead.removed_from(calibrate(schedule).program, events)
+        times.add(schedule, run_program(program))
     steps = len(focus.steps)
-    step_ns = (timing.end_ns - timing.start_ns) / steps
-    correction = Correction(pace, focus.step_ns, step_ns, overhead, float(events.sum()) / steps)
-    moved = CorrectedTrace(schedule.trace, focus, MovedTimes(schedule, timing), correction)
+    step_ns = (times.end_ns - times.start_ns) / steps
+    correction = Correction(pace, focus.step_ns, step_ns, overhead, counted / steps)
+    moved = CorrectedTrace(trace, focus, times, correction)
     clocks_agree(moved)
     return moved
+
+
+def _step_groups(trace: Trace, focus: StepWindow) -> list[Sequence[TraceStep]]:
+    """Split the steps of a long window into groups that are replayed one after the other."""
+    launches = np.cumsum(launches_of(launched(trace), focus.steps))
+    if launches[-1] <= MAX_AT_ONCE:
+        return [focus.steps]
+    number = launches // IN_A_GROUP
+    cuts = np.flatnonzero(np.diff(number)) + 1
+    edges = [0, *cuts.tolist(), len(focus.steps)]
+    return [focus.steps[first:after] for first, after in pairwise(edges)]
 
 
 def obstacle(trace: Trace, focus: StepWindow) -> str:
@@ -300,13 +328,19 @@ def _middle(steps: Sequence[TraceStep], ops: int, most: int) -> Sequence[TraceSt
 
 def sample_schedule(trace: Trace, focus: StepWindow, most: int) -> tuple[GpuSchedule, int]:
     """Lay out steps from the middle of a window, `most` GPU activities; returns how many too."""
-    work = launched(trace)["launch_ns"].is_between(focus.host_start_ns, focus.end_ns).sum()
-    steps = _middle(focus.steps, int(work), most)
+    steps = _middle(focus.steps, _work_count(trace, focus), most)
     return _schedule(trace, focus, steps), len(steps)
 
 
-def _schedule(trace: Trace, focus: StepWindow, steps: Sequence[TraceStep]) -> GpuSchedule:
-    """Lay out these steps of a window, up to the step that follows."""
+def _work_count(trace: Trace, focus: StepWindow) -> int:
+    """Count what was launched in a window."""
+    return int(launched(trace)["launch_ns"].is_between(focus.host_start_ns, focus.end_ns).sum())
+
+
+def _schedule(
+    trace: Trace, focus: StepWindow, steps: Sequence[TraceStep], *, is_part: bool = False
+) -> GpuSchedule:
+    """Lay out these steps of a window, up to the step that follows; of a part of the capture."""
     later = [step.start_ns for step in focus.steps if step.start_ns > steps[-1].start_ns]
     start_ns = focus.start_ns if steps[0] is focus.steps[0] else steps[0].start_ns
     end_ns = later[0] if later else focus.end_ns
@@ -319,4 +353,5 @@ def _schedule(trace: Trace, focus: StepWindow, steps: Sequence[TraceStep]) -> Gp
         for step in steps
         for moment_ns in (step.start_ns, step.end_ns)
     ]
-    return build_schedule(trace, start_ns, end_ns, process=steps[0].process, marks=marks)
+    shown = part_of(trace, (start_ns, end_ns)) if is_part else trace
+    return build_schedule(shown, start_ns, end_ns, process=steps[0].process, marks=marks)

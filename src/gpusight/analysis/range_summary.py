@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.aggregates import DURATION, share_of, timing, timing_fields
+from gpusight.analysis.aggregates import DURATION, is_named, share_of, timing, timing_fields
 from gpusight.analysis.launch_index import find_launches, runs_of_equal, stable_order
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection, Selection
+from gpusight.core import native
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
+from gpusight.trace.intervals import search
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -263,8 +265,8 @@ def host_ranges(
 ) -> SortedHostRanges:
     """Select ranges of these kinds that one thread opened and closed; `ends` replaces `end_ns`."""
     frame = trace.table("ranges", ["start_ns", "end_ns", "kind", "thread", "end_thread", "source"])
-    kind, thread = pl.col("kind").cast(pl.String), pl.col("thread")
-    keep = kind.is_in(kinds) & (pl.col("end_thread").is_null() | (pl.col("end_thread") == thread))
+    own = pl.col("end_thread").is_null() | (pl.col("end_thread") == pl.col("thread"))
+    keep = is_named(frame.get_column("kind"), kinds.__contains__) & own
     if nvtx_only:
         keep &= pl.col("source").is_null()
     mask = frame.select(keep.fill_null(value=False)).to_series()
@@ -291,8 +293,8 @@ def slices(ranges: SortedHostRanges, launches: LaunchIndex) -> Iterator[tuple[sl
         begin, stop = bounds.get(thread, (0, 0))
         for chunk_start in range(begin, stop, _AT_ONCE):
             chunk = slice(chunk_start, min(chunk_start + _AT_ONCE, stop))
-            first = lo + np.searchsorted(launches.start_ns[lo:hi], ranges.start_ns[chunk], "left")
-            after = lo + np.searchsorted(launches.end_ns[lo:hi], ranges.end_ns[chunk], "right")
+            first = lo + search(launches.start_ns[lo:hi], ranges.start_ns[chunk])
+            after = lo + search(launches.end_ns[lo:hi], ranges.end_ns[chunk], side="right")
             yield chunk, first, np.maximum(first, after)
 
 
@@ -345,10 +347,45 @@ def _work_by_any_thread(trace: Trace, launches: LaunchIndex) -> pl.Series:
 
 def project(ranges: SortedHostRanges, launches: LaunchIndex) -> pl.DataFrame:
     """Compute the columns of `ProjectedRanges`, in the order of these ranges."""
-    n = len(ranges.row)
-    count, ops, busy = (np.zeros(n, dtype=np.int64) for _ in range(3))
-    start = np.full(n, np.iinfo(np.int64).max, dtype=np.int64)
-    end = np.full(n, np.iinfo(np.int64).min, dtype=np.int64)
+    sums = _project_in_c(ranges, launches)
+    if sums is None:
+        sums = _project_with_numpy(ranges, launches)
+    names = ("launches", "ops", "busy_ns", "start_ns", "end_ns")
+    frame = pl.DataFrame({"range": ranges.row, **dict(zip(names, sums, strict=True))})
+    launched = pl.col("launches") > 0
+    return frame.with_columns(
+        pl.when(launched).then(time).alias(time) for time in ("start_ns", "end_ns")
+    )
+
+
+def _no_sums(ranges: SortedHostRanges) -> Ints:
+    """Make a row for each of launches, ops, busy time, first start and last end, all of nothing."""
+    sums = np.zeros((5, len(ranges.row)), np.int64)
+    sums[3], sums[4] = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+    return sums
+
+
+def _project_in_c(ranges: SortedHostRanges, launches: LaunchIndex) -> Ints | None:
+    sums = _no_sums(ranges)
+    bounds = {int(ranges.thread[lo]): (lo, hi) for lo, hi in runs_of_equal(ranges.thread)}
+    for thread, lo, hi in launches.runs:
+        begin, stop = bounds.get(thread, (0, 0))
+        work = native.LaunchSums(
+            launches.first_ns[lo:hi],
+            launches.last_ns[lo:hi],
+            launches.busy_ns[lo:hi],
+            launches.ops[lo:hi],
+        )
+        times = (launches.start_ns[lo:hi], launches.end_ns[lo:hi])
+        of_ranges = (ranges.start_ns[begin:stop], ranges.end_ns[begin:stop])
+        if not native.project(times, work, *of_ranges, sums[:, begin:stop]):
+            return None
+    return sums
+
+
+def _project_with_numpy(ranges: SortedHostRanges, launches: LaunchIndex) -> Ints:
+    sums = _no_sums(ranges)
+    count, ops, busy, start, end = sums
     ops_before, busy_before = _running(launches.ops), _running(launches.busy_ns)
     for chunk, first, after in slices(ranges, launches):
         count[chunk] += after - first
@@ -358,20 +395,7 @@ def project(ranges: SortedHostRanges, launches: LaunchIndex) -> pl.DataFrame:
         lo, hi, at = first[launching], after[launching], launching + chunk.start
         start[at] = np.minimum(start[at], _extremes(launches.first_ns, lo, hi, np.minimum))
         end[at] = np.maximum(end[at], _extremes(launches.last_ns, lo, hi, np.maximum))
-    frame = pl.DataFrame(
-        {
-            "range": ranges.row,
-            "launches": count,
-            "ops": ops,
-            "busy_ns": busy,
-            "start_ns": start,
-            "end_ns": end,
-        }
-    )
-    launched = pl.col("launches") > 0
-    return frame.with_columns(
-        pl.when(launched).then(time).alias(time) for time in ("start_ns", "end_ns")
-    )
+    return sums
 
 
 def _running(values: NDArray[np.int32] | Ints) -> Ints:

@@ -11,7 +11,18 @@ from gpusight import units
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gpusight.api import FocusOptions
     from gpusight.cli.commands import Command
+
+    class SelectionOptions(TypedDict):
+        """The keyword arguments of `gpusight.api` that select a part of the capture."""
+
+        within: str | None
+        device: int | None
+        process: str | None
+
+    class PartOptions(SelectionOptions, FocusOptions):
+        """Those that choose the time window too."""
 
 
 TABLE_FORMATS = ("table", "json", "csv", "markdown")
@@ -190,14 +201,6 @@ def arguments_of(
     return argparse.Namespace(**{**vars(parser.parse_args(files)), **vars(args)})
 
 
-class SelectionOptions(TypedDict):
-    """The keyword arguments of `gpusight.api` that select a part of the capture."""
-
-    within: str | None
-    device: int | None
-    process: str | None
-
-
 def selection(args: argparse.Namespace) -> SelectionOptions:
     """Give the part of the capture that the arguments of `add_selection` choose."""
     return {"within": args.within, "device": args.device, "process": args.process}
@@ -250,24 +253,12 @@ def paces(args: argparse.Namespace) -> tuple[str | None, str | None]:
     return first or None, second or first or None
 
 
-class FocusOptions(TypedDict):
-    """The keyword arguments of `gpusight.api` that choose the time window."""
-
-    steps: str | None
-    window: tuple[int | None, int | None] | None
-    warmup: bool
-
-
 def focus(args: argparse.Namespace) -> FocusOptions:
     """Give the time window that the arguments of `add_focus` choose."""
     from gpusight.analysis.steps.step_list import parse_window
 
     window = None if args.window is None else parse_window(args.window)
     return {"steps": args.steps, "window": window, "warmup": args.warmup}
-
-
-class PartOptions(SelectionOptions, FocusOptions):
-    """The keyword arguments of `gpusight.api` that choose the part and the time window."""
 
 
 def part(args: argparse.Namespace) -> PartOptions:

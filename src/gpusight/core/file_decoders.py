@@ -46,13 +46,20 @@ class _Schema(ctypes.Structure):
 class _Array(ctypes.Structure):
     _fields_ = (
         ("counts", ctypes.c_int64 * 5),
-        ("children", ctypes.c_void_p * 3),
+        ("buffers", ctypes.c_void_p),
+        ("children", ctypes.c_void_p * 2),
         ("release", ctypes.c_void_p),
         ("private", ctypes.c_void_p),
     )
 
 
-_RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+"""What frees an array or a schema, given its address."""
+
+
+def arrow_arrays(count: int) -> tuple[Any, Any]:
+    """Make room for as many schemas and arrays of Arrow, none of them filled."""
+    return (_Schema * count)(), (_Array * count)()
 
 
 @cache
@@ -81,7 +88,7 @@ class ArrowColumn:
         """Free what nobody took."""
         for part in (self._schema, self._array):
             if part.release:
-                _RELEASE(part.release)(ctypes.addressof(part))
+                RELEASE(part.release)(ctypes.addressof(part))
 
 
 @cache
@@ -159,7 +166,7 @@ def sqlite_columns(
     if function is None:
         return None
     width = len(types)
-    schemas, arrays = (_Schema * width)(), (_Array * width)()
+    schemas, arrays = arrow_arrays(width)
     kinds = (ctypes.c_int64 * width)(*types)
     rows = _count(function(*file, leaves.pages, leaves.leaves, width, kinds, schemas, arrays))
     return None if rows is None else SqliteColumns(rows, types, schemas, arrays)
@@ -192,7 +199,7 @@ def sqlite_rows(
     if function is None or not 0 <= some.start < some.stop <= leaves.leaves:
         return None
     width = len(ordinals)
-    schemas, arrays = (_Schema * width)(), (_Array * width)()
+    schemas, arrays = arrow_arrays(width)
     nulls, overflow = (ctypes.c_int64 * width)(), ctypes.c_int64()
     places, kinds = (ctypes.c_int64 * width)(*ordinals), (ctypes.c_int64 * width)(*types)
     rows = _count(

@@ -27,6 +27,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "enclosing": (None, _COUNT, *[_BUFFER] * 4),
     "host_spent": (ctypes.c_int, *_HOST_TIME, _COUNT, *[_BUFFER] * 4),
     "innermost": (ctypes.c_int, _COUNT, *[_BUFFER] * 3, _COUNT, _BUFFER, _COUNT, *[_BUFFER] * 4),
+    "find_keys": (ctypes.c_int, _COUNT, *[_BUFFER] * 2, *[_COUNT] * 2, *[_BUFFER] * 3),
     "inside": (None, _COUNT, *[_BUFFER] * 2, _COUNT, _BUFFER, _COUNT, _BUFFER),
     "ledger_sums": (
         ctypes.c_int,
@@ -35,6 +36,11 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
         *(_COUNT, *[_BUFFER] * 5),
         *(_COUNT, _COUNT, _BUFFER),
     ),
+    "project": (
+        *(ctypes.c_int, _COUNT, *[_BUFFER] * 6),
+        *(_COUNT, *[_BUFFER] * 2, _COUNT, _BUFFER),
+    ),
+    "sum_launches": (ctypes.c_int, _COUNT, *[_BUFFER] * 3, _COUNT, *[_BUFFER] * 4),
     "outer_calls": (ctypes.c_int, _COUNT, *[_BUFFER] * 3, _COUNT, *[_BUFFER] * 2),
     "replay": (
         ctypes.c_int,
@@ -297,3 +303,72 @@ def nested_lines(starts: Ints, ends: Ints) -> Ints | None:
     columns = (_ints(starts, n), _ints(ends, n), still_open, lines)
     result = function(n, *(column.ctypes.data for column in columns))
     return None if result == BAD_INPUT else lines
+
+
+# Launches -----------------------------------------------------------------------------------------
+
+
+def find_keys(
+    rows: tuple[Ints, Ints], wanted: tuple[Ints, Ints], span: int
+) -> NDArray[np.int32] | None:
+    """Find the first row of each process and key; None also where rows are of several processes.
+
+    `span` is more than the greatest key of the rows.
+    """
+    function = _function("find_keys")
+    if function is None:
+        return None
+    n, m = len(rows[0]), len(wanted[0])
+    found = np.empty(m, np.int32)
+    columns = [_ints(column, n) for column in rows]
+    others = [_ints(column, m) for column in wanted]
+    addresses = [column.ctypes.data for column in (*columns, *others)]
+    result = function(n, *addresses[:2], span, m, *addresses[2:], found.ctypes.data)
+    if result == NO_MEMORY:
+        raise MemoryError
+    return None if result == BAD_INPUT else found
+
+
+class LaunchSums(NamedTuple):
+    """What each of some API calls launched."""
+
+    first_ns: Ints
+    last_ns: Ints
+    busy_ns: Ints
+    ops: NDArray[np.int32]
+
+
+def sum_launches(launch: NDArray[np.int32], starts: Ints, ends: Ints, sums: LaunchSums) -> bool:
+    """Add GPU work to the sums of the calls that launched it; False without the core."""
+    function = _function("sum_launches")
+    if function is None:
+        return False
+    n, m = len(launch), len(sums.ops)
+    calls = np.ascontiguousarray(launch, np.int32)
+    _call(function, n, calls, _ints(starts, n), _ints(ends, n), m, *sums)
+    return True
+
+
+def project(
+    launches: tuple[Ints, Ints], work: LaunchSums, starts: Ints, ends: Ints, sums: Ints
+) -> bool:
+    """Add the work of the launches inside of ranges to their sums; False without the core.
+
+    `sums` has five rows: launches, ops, busy time, first start and last end, with a column for each
+    range; it may be a part of more columns.
+    """
+    function = _function("project")
+    if function is None:
+        return False
+    n, m = len(launches[0]), len(starts)
+    if not m:
+        return True
+    if sums.shape != (5, m) or sums.dtype != np.int64 or sums.strides[1] != sums.itemsize:
+        raise ValueError(f"5 rows of {m} sums are needed, not {sums.shape}")
+    of_launches = [_ints(column, n) for column in (*launches, *work[:3])]
+    ops = np.ascontiguousarray(work.ops, np.int32)
+    if ops.shape != (n,):
+        raise ValueError(f"columns of {n} values are needed, one has {ops.shape}")
+    of_ranges = (_ints(starts, m), _ints(ends, m))
+    _call(function, n, *of_launches, ops, m, *of_ranges, sums.strides[0] // 8, sums)
+    return True

@@ -130,7 +130,8 @@ def headline(job: JobRanks) -> str:
         return f"{window}: rank {first.rank} is late ({first.cause}), costs {cost}"
     if len(job.ranks) == 1:
         return window
-    return f"{window}: {'no straggler' if job.meta['steps'] else 'waits unknown'}"
+    among = " among those that are here" if job.meta["missing_ranks"] else ""
+    return f"{window}: {f'no straggler{among}' if job.meta['steps'] else 'waits unknown'}"
 
 
 def _predictions(job: JobRanks) -> tuple[Fact, ...]:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from gpusight.analysis.ledger.device_ledger import Accounting
+    from gpusight.analysis.ledger.accounting import Accounting
     from gpusight.analysis.selection import Selection
     from gpusight.comparison.comparison_result import Comparison
     from gpusight.comparison.digest import Digest

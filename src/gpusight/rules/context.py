@@ -15,7 +15,8 @@ import polars as pl
 
 from gpusight.analysis.capture_completeness import MEMSETS, issued_work
 from gpusight.analysis.gpu_schedule import NONE, CallKind, build_schedule
-from gpusight.analysis.ledger.device_ledger import Accounting, build_ledger
+from gpusight.analysis.ledger.accounting import Accounting
+from gpusight.analysis.ledger.device_ledger import build_ledger
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.replay.window_replay import GpuSharing, Replay
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpusight.analysis.corrected_trace import Correction
-    from gpusight.analysis.ledger.device_ledger import Accounting, Ledger
+    from gpusight.analysis.ledger.accounting import Accounting
+    from gpusight.analysis.ledger.device_ledger import Ledger
     from gpusight.analysis.selection import Selection
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.rules.finding import KernelFinding, TimelineFinding

@@ -54,6 +54,10 @@ MAX_CONFIDENT_SPEEDUP = 10.0
 """Larger speedups are known to their order of magnitude only: other costs dominate then."""
 MIN_LISTED_SHARE = 0.1
 """Share of the time from which on a measured problem is listed, whatever the replay shows."""
+MIN_DOMINANT_SHARE = 0.3
+MAX_MINOR_SHARE = 0.1
+"""Part of the window that a problem without a known gain takes from which on it comes before fixes
+that save no more than this part of it."""
 MIN_CAUSE_SHARE = 0.6
 """Share of what an effect would save that its cause must save to replace it."""
 Finding = TypeVar("Finding", TimelineFinding, KernelFinding)
@@ -274,9 +278,18 @@ def _plan(replays: _PlanReplays, cases: Sequence[_Case]) -> tuple[list[_Case], l
     untimed = [case for case in others if case.rule.is_fix]
     notes = [case for case in _notable(context, others) if not case.rule.is_fix]
     listed = [*plan, *untimed, *large, *beside, *notes]
-    listed.sort(key=lambda case: not case.match.leads)
+    plan_ns = sum(_saved(case) for case in plan)
+    leading = {c.rule.id for c in large if _is_dominant(context, c, plan_ns)}
+    listed.sort(key=lambda case: not (case.match.leads or case.rule.id in leading))
     ids = {case.rule.id for case in listed}
     return listed, [case for case in cases if case.rule.id not in ids]
+
+
+def _is_dominant(context: RuleContext, case: _Case, plan_ns: float) -> bool:
+    """Return whether a problem without a known gain takes far more time than all fixes save."""
+    measured_ns = case.match.measured_ns or 0.0
+    large = measured_ns >= MIN_DOMINANT_SHARE * context.length_ns
+    return large and 0 < plan_ns <= MAX_MINOR_SHARE * measured_ns
 
 
 def _next_fix(options: Sequence[_Case], min_ns: float) -> _Case:

@@ -42,7 +42,7 @@ from gpusight.units import format_share, format_time
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpusight.analysis.ledger.device_ledger import Accounting
+    from gpusight.analysis.ledger.accounting import Accounting
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.rules.context import RuleContext

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.ledger.device_ledger import Accounting
+from gpusight.analysis.ledger.accounting import Accounting, Reach, cut_time, work_starts
 from gpusight.analysis.ledger.host_threads import ThreadAxis
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.selection import GPU_WORK, ResolvedSelection
@@ -29,11 +28,6 @@ if TYPE_CHECKING:
     from gpusight.trace.trace import Trace
 
 
-_MAX_AT_ONCE = 1_500_000
-"""GPU activities that are accounted for in one go; more are cut into windows."""
-_IN_A_WINDOW = 500_000
-_MARGIN = 20_000
-"""GPU activities around a window that are looked at with it."""
 _KEY = f"timeline-ledger-2-{zlib.crc32(' '.join(COLORS).encode()):08x}"
 _SCHEMA = {"device": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "color": pl.UInt8}
 _CAUSES = np.array([CODES[cause.entry] for cause in IdleCause], np.uint8)
@@ -94,50 +88,19 @@ def _frame(trace: Trace, known: Accounting | None) -> pl.DataFrame:
 # Which time is looked at in one go ----------------------------------------------------------------
 
 
-class _Stretch(NamedTuple):
-    """A stretch of time, and the time that is looked at for it."""
-
-    start_ns: int
-    end_ns: int
-    from_ns: int
-    to_ns: int
-
-
-def _stretches(trace: Trace) -> Iterator[_Stretch]:
+def _stretches(trace: Trace) -> Iterator[Reach]:
     """Split the capture into before, during and after the analyzed steps, and into windows."""
     window = ResolvedSelection(trace).window
-    work = np.sort(
-        np.concatenate([trace.table(t, ["start_ns"])["start_ns"].to_numpy() for t in GPU_WORK])
-    )
+    work = work_starts(trace)
     everything = (window.start_ns, window.end_ns)
     chosen = step_window(trace)
     if isinstance(chosen, NotApplicable):
-        yield from _windows(work, everything, everything)
+        yield from cut_time(work, everything, everything)
         return
     inside = (chosen.start_ns, chosen.end_ns)
-    yield from _windows(work, (everything[0], inside[0]), everything)
-    yield from _windows(work, inside, inside)
-    yield from _windows(work, (inside[1], everything[1]), everything)
-
-
-def _windows(work: Ints, span: tuple[int, int], reach: tuple[int, int]) -> Iterator[_Stretch]:
-    """Cut a span so that none holds too much; `reach` is how far beyond it one may look.
-
-    `work` is when GPU activities begin, in order.
-    """
-    first, after = np.searchsorted(work, span).tolist()
-    cuts = [*span]
-    if after - first > _MAX_AT_ONCE:
-        inner = np.unique(work[first + _IN_A_WINDOW : after : _IN_A_WINDOW])
-        cuts[1:1] = inner[inner > span[0]].tolist()
-    for start, end in pairwise(cuts):
-        if start < end:
-            first_inside, first_after = np.searchsorted(work, (start, end)).tolist()
-            low = int(work[first_inside - _MARGIN]) if first_inside >= _MARGIN else reach[0]
-            high = (
-                int(work[first_after + _MARGIN]) if first_after + _MARGIN < len(work) else reach[1]
-            )
-            yield _Stretch(start, end, max(low, reach[0]), min(high, reach[1]))
+    yield from cut_time(work, (everything[0], inside[0]), everything)
+    yield from cut_time(work, inside, inside)
+    yield from cut_time(work, (inside[1], everything[1]), everything)
 
 
 # What its instants count for ----------------------------------------------------------------------

@@ -25,7 +25,7 @@ from gpusight.viewer.track_style import TrackTitles
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from gpusight.analysis.ledger.device_ledger import Accounting
+    from gpusight.analysis.ledger.accounting import Accounting
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace

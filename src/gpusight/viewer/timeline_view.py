@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gpusight.analysis.ledger.device_ledger import Accounting
+    from gpusight.analysis.ledger.accounting import Accounting
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
     from gpusight.viewer.ledger_track import LedgerLine

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusight.analysis.gpu_schedule import build_schedule
-from gpusight.analysis.ledger.device_ledger import Accounting, account, build_ledger
+from gpusight.analysis.ledger.accounting import Accounting
+from gpusight.analysis.ledger.device_ledger import account, build_ledger
 from gpusight.analysis.ledger.host_threads import HostTime
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.ledger.ledger_entries import IdleCause, label_work
@@ -271,7 +272,7 @@ def seen_windows(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         laid_out.append((start_ns, end_ns))
         return build_schedule(trace, start_ns, end_ns, **options)
 
-    monkeypatch.setattr("gpusight.analysis.ledger.device_ledger.build_schedule", watched)
+    monkeypatch.setattr("gpusight.analysis.ledger.accounting.build_schedule", watched)
     return laid_out
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import structs
 
 from gpusight.analysis.ranks.match_collectives import match_collectives
+from gpusight.analysis.ranks.rank_digest import CollectiveKey
 from gpusight.analysis.ranks.rank_replay import CollectiveWaits, OwnTimes, own_times
-from tests.analysis.ranks.jobs import Collective, Delay, digest, job_digests
+from tests.analysis.ranks.jobs import Collective, Delay, digest, job_digests, step
 
 MS = 1_000_000
 
@@ -69,3 +71,33 @@ def test_steps_are_compared_by_number_without_collectives() -> None:
     times = own_times(digests, CollectiveWaits(match_collectives(digests)))
     assert times.steps.tolist() == [1, 2]
     assert times.own_ns.tolist() == [[60, 100], [60, 100]]
+
+
+def test_a_pipeline_whose_first_stage_is_never_exposed_is_simulated() -> None:
+    """Its sends overlap with compute: it has no wait that the replay could begin with."""
+    stages = [
+        digest(rank, [Collective(at, at + 20, kind, exposed_ns=exposed)], [step(0, 0, 100)])
+        for rank, kind, at, exposed in ((0, "send", 40, 0), (1, "recv", 10, 30))
+    ]
+    for place, stage in enumerate(stages):
+        table = structs.replace(stage.collectives, peer=(1 - place,))
+        stages[place] = structs.replace(stage, collectives=table)
+    times = own_times(stages, CollectiveWaits(match_collectives(stages)))
+    assert times.pipeline is not None
+    assert times.job_ns == 100
+
+
+def test_waits_for_a_missing_rank_are_no_time_of_the_one_that_waits() -> None:
+    """Of two groups of equal collectives, one has both ranks: it shows the transfer."""
+    ranks = [
+        digest(rank, [Collective(10, end, group=name, bytes=8)], [step(0, 0, 100)])
+        for rank, name, end in ((0, "a", 80), (1, "b", 40), (2, "b", 30))
+    ]
+    for place, (own, members) in enumerate(zip(ranks, ("[0, 3]", "[1, 2]", "[1, 2]"), strict=True)):
+        (key,) = own.collectives.keys
+        named = CollectiveKey(key.kind, key.bytes, key.group, members, key.source)
+        table = structs.replace(own.collectives, keys=(named,))
+        ranks[place] = structs.replace(own, collectives=table)
+    times = own_times(ranks, CollectiveWaits(match_collectives(ranks)))
+    assert [found.wait_ns.tolist() for found in times.missing] == [[50], [], []]
+    assert times.own_ns.tolist() == [[50, 90, 100]]

@@ -9,6 +9,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from tests.analysis.steps.programs import (
+    ADAM,
     ADD,
     COPY,
     EMBED,
@@ -559,3 +560,15 @@ def small_network_compiled_for_each_length(r: Recorder) -> None:
         for k in range(12):
             r.kernels(GEMMS[0], f"triton_per_fused_add_{k}_s{n}", grid=100 + n, gpu_us=30)
         r.d2h()
+
+
+@further
+def parameter_groups_updated_one_by_one(r: Recorder) -> None:
+    """An optimizer with a group for each parameter: most kernels of a step are its loop."""
+    for _ in range(some(r, 8, 12)):
+        r.step()
+        r.h2d()
+        forward(r, 1)
+        backward(r, 1)
+        for _ in range(100):
+            r.kernels(ADAM, ADD, FILL, grid=40, gpu_us=5)

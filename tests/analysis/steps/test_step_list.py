@@ -82,6 +82,15 @@ def test_the_profilers_own_steps_win_over_longer_ones() -> None:
     assert found(*own, *longer) == [("ProfilerStep#4", 4), ("ProfilerStep#5", 5)]
 
 
+def test_steps_may_overlap_by_the_rounding_of_times() -> None:
+    found = steps(("batch 1", 0, 100_000), ("batch 2", 99_999, 200_000))
+    assert isinstance(found, TraceSteps)
+    assert [(s.number, s.start_ns, s.end_ns) for s in found.steps] == [
+        (1, 0, 99_999),
+        (2, 99_999, 200_000),
+    ]
+
+
 def test_members_that_overlap_on_a_thread_are_no_steps() -> None:
     assert isinstance(steps(("batch 1", 0, 20), ("batch 2", 10, 30)), NotApplicable)
     assert found(("batch 1", 0, 20, 11), ("batch 2", 10, 30, 12)) == [

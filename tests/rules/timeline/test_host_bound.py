@@ -267,6 +267,24 @@ def test_work_that_starts_late_gets_no_advice_about_the_host() -> None:
         assert absent not in f"{verdict.fix} {verdict.code}"
 
 
+@pytest.mark.parametrize("gpus", [2, 1])
+def test_stages_of_a_pipeline_wait_for_each_other(gpus: int) -> None:
+    """A step has 1.1 ms on the first GPU, then 0.9 ms on the next one; all is launched at once."""
+    capture = Capture()
+    for step in range(6):
+        at = step * 2_100.0
+        capture.range(f"step_{step}", at, at + 2_100)
+        capture.launch((at, at + 5), (at + 7, at + 20), "gather", device=0)
+        capture.launch((at + 6, at + 11), (at + 950, at + 2_050), "stage_0", device=0)
+        if gpus > 1:
+            capture.launch((at + 12, at + 17), (at + 30, at + 940), "stage_1", device=1)
+        capture.call("cudaDeviceSynchronize", at + 20, at + 2_080)
+    capture.tables["devices"] = [{"device": number} for number in range(gpus)]
+    match = match_of(RULE, capture.timeline())
+    assert match.title.startswith("Launched work starts late")
+    assert ("micro-batches" in match.fix) is (gpus > 1)
+
+
 def test_most_of_little_idle_time_is_told_too() -> None:
     """Of 12% idle time, another finding explains a third: less than 10% of the time is left."""
     capture = waiting(idle_us=40)

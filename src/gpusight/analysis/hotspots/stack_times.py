@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.hotspots.flame_graph import FlameGraph
-    from gpusight.analysis.ledger.device_ledger import Accounting, DeviceAccount
+    from gpusight.analysis.ledger.accounting import Accounting
+    from gpusight.analysis.ledger.device_ledger import DeviceAccount
     from gpusight.analysis.ledger.host_threads import HostTime
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.trace.intervals import Flags, Ints

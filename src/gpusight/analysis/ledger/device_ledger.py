@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,11 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.nested_intervals import first_known, lookup
-from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind, ScheduleTiming, build_schedule
-from gpusight.analysis.ledger.idle_causes import host_time
+from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind, ScheduleTiming
 from gpusight.analysis.ledger.ledger_entries import (
     IDLE,
     ActivityPriority,
+    EntryLabel,
     EntryLabels,
     IdleCause,
     label_work,
@@ -24,10 +24,11 @@ from gpusight.core import native
 from gpusight.trace.intervals import distinct, search
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.ledger.host_threads import HostTime
     from gpusight.trace.intervals import Flags, Ints
-    from gpusight.trace.trace import Trace
 
 
 _QUEUED_NS = 10_000
@@ -244,6 +245,8 @@ def _inside_graph(
 
 def _usual_latency_ns(schedule: GpuSchedule, timing: ScheduleTiming, own: Ints) -> float:
     """Return the median time from the end of a launch to what waited for nothing else."""
+    if not len(own):
+        return 0.0
     ops = schedule.ops
     by_stream = own[np.argsort(ops.stream_id[own], kind="stable")]
     stream, end = ops.stream_id[by_stream], timing.op_end_ns[by_stream]
@@ -352,20 +355,21 @@ class DeviceAccount:
     @cached_property
     def ledger(self) -> DeviceLedger:
         """The ledger of the whole window."""
+        return ledger_of(self.device, self.totals)
+
+    @cached_property
+    def totals(self) -> dict[EntryLabel | IdleCause, int]:
+        """The ns of each label and cause that holds any."""
         whole_window = np.zeros(len(self.spans), np.int64)
-        sums = self._sums(self.spans, whole_window, 1)[0]
-        known = self.labels.known
-        parts: dict[str, list[LedgerPart]] = {}
-        for at in sorted(np.flatnonzero(sums[: len(known)]), key=lambda at: known[at].priority):
-            label = known[at]
-            part = LedgerPart(int(sums[at]), label.precision, label.tensor_core, label.memory)
-            parts.setdefault(label.entry, []).append(part)
-        for cause in IdleCause:
-            if idle_ns := int(sums[len(known) + cause]):
-                parts[cause.entry] = [LedgerPart(idle_ns)]
-        total_ns = int(sums.sum())
-        entries = (_entry(name, of_entry, total_ns) for name, of_entry in parts.items())
-        return DeviceLedger(self.device, tuple(entries))
+        sums = self._sums(self.spans, whole_window, 1)[0].tolist()
+        counted = zip((*self.labels.known, *IdleCause), sums, strict=True)
+        return {what: ns for what, ns in counted if ns}
+
+    def inside(self, start_ns: int, end_ns: int) -> DeviceAccount:
+        """Return the spans of a part of the window."""
+        spans = self.spans.cut(np.array([start_ns, end_ns]))
+        first, after = (int(np.searchsorted(spans.start_ns, t)) for t in (start_ns, end_ns))
+        return replace(self, spans=spans.part(first, after))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -421,16 +425,34 @@ class DeviceAccount:
 
 
 def account(
-    schedule: GpuSchedule, hosts: HostTime, timing: ScheduleTiming | None = None
+    schedule: GpuSchedule,
+    hosts: HostTime,
+    timing: ScheduleTiming | None = None,
+    devices: Iterable[int] | None = None,
 ) -> list[DeviceAccount]:
-    """Cut the window of every GPU that worked into spans, ready to be summed."""
+    """Cut the window of every GPU that worked into spans, ready to be summed; or of some GPUs."""
     times = timing or measured_timing(schedule)
     labels = label_work(schedule)
     accounts = []
-    for device in pl.Series(schedule.ops.device).unique().sort():
+    for device in pl.Series(schedule.ops.device).unique().sort() if devices is None else devices:
         spans, gaps = spans_of(schedule, times, labels, int(device))
         accounts.append(DeviceAccount(int(device), spans, gaps, labels, hosts))
     return accounts
+
+
+def ledger_of(device: int, totals: Mapping[EntryLabel | IdleCause, int]) -> DeviceLedger:
+    """Make the ledger of a GPU of the ns of labels and causes."""
+    labels = [what for what in totals if isinstance(what, EntryLabel)]
+    parts: dict[str, list[LedgerPart]] = {}
+    for label in sorted(labels, key=lambda label: label.priority):
+        part = LedgerPart(totals[label], label.precision, label.tensor_core, label.memory)
+        parts.setdefault(label.entry, []).append(part)
+    for cause in IdleCause:
+        if cause in totals:
+            parts[cause.entry] = [LedgerPart(totals[cause])]
+    total_ns = sum(totals.values())
+    entries = (_entry(name, of_entry, total_ns) for name, of_entry in parts.items())
+    return DeviceLedger(device, tuple(entries))
 
 
 def _entry(name: str, parts: list[LedgerPart], total_ns: int) -> LedgerEntry:
@@ -439,38 +461,3 @@ def _entry(name: str, parts: list[LedgerPart], total_ns: int) -> LedgerEntry:
     shown = any(part.precision or part.memory for part in parts)
     ordered = sorted(parts, key=lambda part: -part.ns) if shown else ()
     return LedgerEntry(name, ns, ns / total_ns if total_ns else None, tuple(ordered))
-
-
-@dataclass(frozen=True)
-class Accounting:
-    """A window of a capture, and its ledger, which is computed when it is first needed."""
-
-    trace: Trace
-    start_ns: int
-    end_ns: int
-    process: int | None = None
-    """The only one that counts; None for all."""
-
-    def or_known(self, known: Accounting | None) -> Accounting:
-        """Return what is known already, where it is of the same window."""
-        return known if known is not None and known == self else self
-
-    @cached_property
-    def schedule(self) -> GpuSchedule:
-        """The GPU activities and the API calls of the window."""
-        return build_schedule(self.trace, self.start_ns, self.end_ns, process=self.process)
-
-    @cached_property
-    def hosts(self) -> HostTime:
-        """What each host thread did at every instant."""
-        return host_time(self.trace, self.schedule)
-
-    @cached_property
-    def accounts(self) -> tuple[DeviceAccount, ...]:
-        """The spans of every GPU that worked."""
-        return tuple(account(self.schedule, self.hosts))
-
-    @property
-    def ledger(self) -> Ledger:
-        """Where the time of every GPU went."""
-        return Ledger(self.start_ns, self.end_ns, tuple(a.ledger for a in self.accounts))

@@ -25,6 +25,8 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.trace.intervals import search
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.ledger.device_ledger import DeviceAccount, DeviceSpans
     from gpusight.analysis.ledger.host_threads import HostTime
@@ -83,6 +85,10 @@ class IdleContributors:
 
     def of(self, account: DeviceAccount) -> dict[str, tuple[IdleContributor, ...]]:
         """Return the largest contributors of each idle entry of a GPU, kind by kind."""
+        return self.largest(self.sums(account))
+
+    def sums(self, account: DeviceAccount) -> dict[str, list[pl.DataFrame]]:
+        """Add up idle time by cause and what was open, kind by kind, in several frames."""
         sums: dict[str, list[pl.DataFrame]] = {}
         spans = account.spans
         # Part by part: names of all stretches at once would take more memory than the rest.
@@ -90,6 +96,12 @@ class IdleContributors:
             stretches = self.stretches(account, spans.part(first, first + _SPANS_AT_ONCE))
             for kind, names in self._open_names(stretches):
                 sums.setdefault(kind, []).append(_summed(stretches, names))
+        return sums
+
+    def largest(
+        self, sums: Mapping[str, list[pl.DataFrame]]
+    ) -> dict[str, tuple[IdleContributor, ...]]:
+        """Name the largest contributors of each idle entry among sums of the same capture."""
         by_entry: dict[str, list[IdleContributor]] = {}
         for kind, parts in sums.items():
             for cause, name, ns, count in _largest(self._named(kind, pl.concat(parts))).iter_rows():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,8 @@ from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.gpu_schedule import NONE, OpKind
 from gpusight.analysis.gpu_time import RECORDED_OVERHEAD
 from gpusight.analysis.kernel_summary import graph_notes
-from gpusight.analysis.ledger.device_ledger import Accounting, DeviceAccount, DeviceLedger, Ledger
+from gpusight.analysis.ledger.accounting import AccountedStretch, Accounting
+from gpusight.analysis.ledger.device_ledger import DeviceLedger, Ledger, ledger_of
 from gpusight.analysis.ledger.idle_contributors import IdleContributor, IdleContributors
 from gpusight.analysis.ledger.ledger_entries import IDLE, ActivityPriority, EntryLabels, IdleCause
 from gpusight.analysis.recording_advice import advice_for
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gpusight.analysis.gpu_schedule import GpuSchedule
+    from gpusight.analysis.ledger.device_ledger import DeviceAccount
+    from gpusight.analysis.ledger.ledger_entries import EntryLabel
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
@@ -50,18 +54,23 @@ class DeviceOverlap:
     communication_hidden_ns: int
     """Communication that overlaps kernels that compute."""
 
+    def __add__(self, other: DeviceOverlap) -> DeviceOverlap:
+        """Add that of another stretch of time."""
+        return DeviceOverlap(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+
     def document(self) -> dict[str, int]:
         """Return it as plain objects."""
         return asdict(self)
 
 
-def device_overlap(schedule: GpuSchedule, labels: EntryLabels, device: int) -> DeviceOverlap:
-    """Measure what overlaps on a GPU."""
+def device_overlap(
+    schedule: GpuSchedule, labels: EntryLabels, device: int, span: tuple[int, int] | None = None
+) -> DeviceOverlap:
+    """Measure what overlaps on a GPU in the window of a schedule, or in a part of it."""
     ops, priorities = schedule.ops, labels.priorities
     own = ops.device == device
-    start, end = (
-        np.clip(t, schedule.start_ns, schedule.end_ns) for t in (ops.start_ns, ops.end_ns)
-    )
+    window = span or (schedule.start_ns, schedule.end_ns)
+    start, end = (np.clip(t, *window) for t in (ops.start_ns, ops.end_ns))
 
     def running(priority: ActivityPriority) -> Intervals:
         at = np.flatnonzero(own & (priorities == priority))
@@ -210,28 +219,28 @@ def ledger_report(
     chosen = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
     if isinstance(chosen, NotApplicable):
         return replace(chosen, command=COMMAND)
-    made = accounting(trace, selection, chosen).or_known(known)
-    schedule = made.schedule
-    accounts = [a for a in made.accounts if selection.device in (None, a.device)]
-    if not accounts:
+    sums, has_calls = _DeviceSums.of(
+        trace, accounting(trace, selection, chosen).or_known(known), selection, chosen.steps
+    )
+    if not sums:
         return NotApplicable(COMMAND, "no GPU work in the selection")
-    contributors = IdleContributors(schedule, made.hosts)
     names = device_names(trace)
     devices = tuple(
         DeviceLedgerReport(
-            account.ledger,
-            names.get(account.device),
-            device_overlap(schedule, account.labels, account.device),
-            contributors.of(account),
-            _step_times(trace, schedule, account, chosen.steps),
+            ledger_of(device, of_device.totals),
+            names.get(device),
+            of_device.overlap,
+            of_device.contributors,
+            of_device.steps,
         )
-        for account in accounts
+        for device, of_device in sums.items()
     )
     ledger = Ledger(chosen.start_ns, chosen.end_ns, tuple(d.ledger for d in devices))
     meta = {"command": COMMAND, "path": trace.meta.path, "steps": len(chosen.steps)}
     meta |= {"steps_left_out": len(chosen.left_out), "steps_found": chosen.how}
     meta |= {"step_ns": chosen.step_ns if chosen.steps else None, "window": chosen.text}
-    return LedgerReport(ledger, devices, chosen, meta, _notes(trace, schedule, chosen, devices))
+    notes = _notes(trace, chosen, devices, has_calls=has_calls)
+    return LedgerReport(ledger, devices, chosen, meta, notes)
 
 
 def accounting(trace: Trace, selection: Selection, chosen: StepWindow) -> Accounting:
@@ -244,27 +253,80 @@ def accounting(trace: Trace, selection: Selection, chosen: StepWindow) -> Accoun
     return Accounting(trace, chosen.start_ns, chosen.end_ns, process)
 
 
-def _step_times(
-    trace: Trace, schedule: GpuSchedule, account: DeviceAccount, steps: Iterable[TraceStep]
-) -> StepTimes:
-    """Split the time of a GPU by step, as the durations of `steps` do.
+@dataclass
+class _DeviceSums:
+    """What is known of one GPU, added up stretch by stretch."""
 
-    The steps are those of the processes that use the GPU; all where that is not known.
-    """
+    totals: Counter[EntryLabel | IdleCause] = field(default_factory=Counter)
+    overlap: DeviceOverlap = field(default_factory=lambda: DeviceOverlap(0, 0, 0, 0, 0))
+    contributors: dict[str, tuple[IdleContributor, ...]] = field(default_factory=dict)
+    idle: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
+    """Sums of the contributors."""
+    entries: dict[str, Ints] = field(default_factory=dict)
+    """The ns of each entry, by step."""
+    own: Sequence[TraceStep] = ()
+
+    @classmethod
+    def of(
+        cls, trace: Trace, made: Accounting, selection: Selection, steps: Sequence[TraceStep]
+    ) -> tuple[dict[int, _DeviceSums], bool]:
+        """Return what is known of each selected GPU, and whether the window has API calls."""
+        sums: dict[int, _DeviceSums] = {}
+        has_calls = False
+        for stretch in made.stretches():
+            has_calls |= bool(len(stretch.schedule.calls))
+            contributors = IdleContributors(stretch.schedule, stretch.hosts)
+            for account in stretch.accounts:
+                if selection.device in (None, account.device):
+                    own = sums.setdefault(account.device, cls())
+                    own._add(trace, stretch, account, contributors, steps)
+        for own in sums.values():
+            own.contributors = contributors.largest(own.idle)
+        return sums, has_calls
+
+    @property
+    def steps(self) -> StepTimes:
+        """The ledgers of the steps."""
+        columns = [*self.entries.values()]
+        return StepTimes(tuple(self.own), tuple(self.entries), np.stack(columns, axis=1))
+
+    def _add(
+        self,
+        trace: Trace,
+        stretch: AccountedStretch,
+        account: DeviceAccount,
+        contributors: IdleContributors,
+        steps: Sequence[TraceStep],
+    ) -> None:
+        span = stretch.start_ns, stretch.end_ns
+        self.totals.update(account.totals)
+        self.overlap += device_overlap(stretch.schedule, account.labels, account.device, span)
+        for kind, parts in contributors.sums(account).items():
+            self.idle.setdefault(kind, []).extend(parts)
+        if not self.entries:
+            self.own = _steps_on(stretch.schedule, account, steps)
+        bounds = step_spans(trace, self.own) if self.own else (np.empty(0, np.int64),) * 2
+        inside = account.between(*(np.clip(bound, *span) for bound in bounds))
+        for entry, ns in zip(account.names, inside.T, strict=True):
+            self.entries[entry] = self.entries.get(entry, 0) + ns
+
+
+def _steps_on(
+    schedule: GpuSchedule, account: DeviceAccount, steps: Iterable[TraceStep]
+) -> list[TraceStep]:
+    """Return the steps of the processes that use a GPU; all where these are not known."""
     calls = schedule.ops.call[schedule.ops.device == account.device]
     used = np.unique(schedule.calls.thread[calls[calls != NONE]])
     processes = {schedule.threads[at][0] for at in used}
-    own = [s for s in steps if not processes or s.process is None or s.process in processes]
-    bounds = step_spans(trace, own) if own else (np.empty(0, np.int64),) * 2
-    return StepTimes(tuple(own), account.names, account.between(*bounds))
+    return [s for s in steps if not processes or s.process is None or s.process in processes]
 
 
 def _notes(
-    trace: Trace, schedule: GpuSchedule, chosen: StepWindow, devices: Sequence[DeviceLedgerReport]
+    trace: Trace, chosen: StepWindow, devices: Sequence[DeviceLedgerReport], *, has_calls: bool
 ) -> tuple[str, ...]:
     lost = lost_work_notes(trace, [(chosen.host_start_ns, chosen.end_ns)])
     notes = [*chosen.notes, *graph_notes(trace, chosen.time), *lost]
-    if not len(schedule.calls):
+    if not has_calls:
         notes.append("no API calls in the window: the causes of idle time are unknown")
         return tuple(dict.fromkeys(notes))
     for device in devices:

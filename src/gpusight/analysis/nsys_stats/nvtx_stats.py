@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.aggregates import DURATION
+from gpusight.analysis.aggregates import DURATION, is_named, names_of
 from gpusight.analysis.launch_index import find_launches
 from gpusight.analysis.nsys_stats.cuda_stats import with_label
 from gpusight.analysis.nsys_stats.stats_reports import (
@@ -20,8 +20,10 @@ from gpusight.analysis.nsys_stats.stats_reports import (
     spread,
     summarize_times,
     time_headers,
+    times_headed,
 )
 from gpusight.analysis.range_summary import enclosing, host_ranges, project, slices
+from gpusight.core.sums import sum_range_kernels
 from gpusight.trace.intervals import number, stable_argsort
 
 if TYPE_CHECKING:
@@ -58,8 +60,10 @@ IS_NVTX = pl.col("source").is_null()
 def range_ends(trace: Trace, kinds: tuple[str, ...] = (*KINDS, "mark")) -> pl.Series:
     """Return every range's end; one never closed ends with the last of these kinds, as in nsys."""
     frame = trace.table("ranges", ["start_ns", "end_ns", "open", "kind", "source"])
+    if not frame.get_column("open").any():
+        return frame.get_column("end_ns")
     closed = pl.when(pl.col("open").fill_null(value=False)).then("start_ns").otherwise("end_ns")
-    last = closed.filter(pl.col("kind").cast(pl.String).is_in(kinds), IS_NVTX).max()
+    last = closed.filter(is_named(frame.get_column("kind"), kinds.__contains__), IS_NVTX).max()
     end = pl.when(pl.col("open").fill_null(value=False)).then(pl.max_horizontal("start_ns", last))
     return frame.select(end.otherwise("end_ns").alias("end_ns")).to_series()
 
@@ -86,9 +90,8 @@ def _summary(kinds: tuple[str, ...]) -> Callable[[Trace, ReportArguments], pl.Da
     def report(trace: Trace, arguments: ReportArguments) -> pl.DataFrame:
         del arguments
         frame = trace.table("ranges", ["start_ns", "name", "domain", "kind", "source"])
-        frame = frame.with_columns(range_ends(trace)).filter(
-            pl.col("kind").cast(pl.String).is_in(kinds), IS_NVTX
-        )
+        chosen = is_named(frame.get_column("kind"), kinds.__contains__)
+        frame = frame.with_columns(range_ends(trace)).filter(chosen, IS_NVTX)
         summary = summarize_times(frame, ["name", "domain", "kind"])
         named = summary.with_columns(label().alias("Range"), style().alias("Style"))
         return rank_times(named, ["Range", "Style"])
@@ -351,11 +354,33 @@ def _dense(code: Ints) -> Ints:
 def _inside(trace: Trace, work: pl.DataFrame, spans: _Spans) -> pl.DataFrame:
     """Summarize the kernels of each group of ranges."""
     fresh = spans.fresh()
-    chunks = (*spans.chunks(), slice(0))
-    summary = pl.concat([_pairs(work, spans, fresh, chunk) for chunk in chunks])
+    summary = _range_kernels_in_c(work, spans, fresh)
+    if summary is None:
+        chunks = (*spans.chunks(), slice(0))
+        summary = pl.concat([_pairs(work, spans, fresh, chunk) for chunk in chunks])
     _, first = np.unique(spans.group, return_index=True)
     owners = trace.table("ranges", _OWNERS)[spans.row[first]]
     return pl.concat([owners[summary.get_column("group")], summary.drop("group")], how="horizontal")
+
+
+def _range_kernels_in_c(work: pl.DataFrame, spans: _Spans, fresh: Ints) -> pl.DataFrame | None:
+    """Do what `_pairs` does for each chunk, without making pairs."""
+    kernel, time = work.get_column("kernel"), work.get_column("time")
+    if not isinstance(kernel.dtype, pl.Enum) or kernel.null_count():
+        return None
+    columns = (spans.group, spans.row, spans.first, spans.after, fresh)
+    codes, names = kernel.to_physical().to_numpy(), names_of(kernel)
+    sums = sum_range_kernels(columns, codes, time.to_numpy(), len(names))
+    if sums is None:
+        return None
+    name = pl.Series(names, dtype=pl.String).gather(sums.get_column("kernel")).cast(kernel.dtype)
+    return sums.select(
+        pl.col("group").cast(pl.Int32),
+        name.alias("kernel"),
+        pl.col("ranges").alias("NVTX Inst"),
+        pl.col("kernels").alias("Kern Inst"),
+        *times_headed(),
+    )
 
 
 def _pairs(work: pl.DataFrame, spans: _Spans, fresh: Ints, chunk: slice) -> pl.DataFrame:

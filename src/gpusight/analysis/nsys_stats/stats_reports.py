@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.analysis.aggregates import DURATION, names_of, share_of
+from gpusight.analysis.aggregates import DURATION, names_of, share_of, timing_by_name
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
@@ -197,6 +197,10 @@ def summarize_times(
     frame: pl.DataFrame | pl.LazyFrame, by: list[str], *, count: str = "Instances"
 ) -> pl.DataFrame:
     """Summarize `start_ns`..`end_ns` for each group; unsorted, without the share of time."""
+    if isinstance(frame, pl.DataFrame) and len(by) == 1:
+        names = frame.get_column(by[0])
+        if isinstance(names.dtype, pl.Enum) and not names.null_count():
+            return _named_times(timing_by_name(frame, by[0]), names, count)
     time = pl.col("time")
     return (
         frame.lazy()
@@ -205,6 +209,27 @@ def summarize_times(
         .agg(time.sum().alias("Total Time (ns)"), pl.len().alias(count), *spread(time))
         .collect()
     )
+
+
+def _named_times(sums: pl.DataFrame, names: pl.Series, count: str) -> pl.DataFrame:
+    """Give sums by name the headings of nsys."""
+    texts = pl.Series(names_of(names), dtype=pl.String)
+    named = texts.gather(sums.get_column("code")).cast(names.dtype)
+    calls = pl.col("calls").cast(pl.UInt32).alias(count)
+    return sums.select(named.alias(names.name), calls, *times_headed())
+
+
+def times_headed() -> list[pl.Expr]:
+    """Select sums that `timing` computes, under the headings of nsys."""
+    headers = {
+        "Total Time (ns)": "total_ns",
+        "Avg (ns)": "mean_ns",
+        "Med (ns)": "median_ns",
+        "Min (ns)": "min_ns",
+        "Max (ns)": "max_ns",
+        "StdDev (ns)": "stddev_ns",
+    }
+    return [pl.col(key).alias(header) for header, key in headers.items()]
 
 
 def rank_times(summary: pl.DataFrame, names: list[str]) -> pl.DataFrame:

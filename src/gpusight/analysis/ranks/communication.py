@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpusight.analysis.ranks.exposed_reasons import REASONS
-from gpusight.analysis.ranks.match_collectives import sender_and_receiver
+from gpusight.analysis.ranks.match_collectives import ABSENT, sender_and_receiver
 from gpusight.naming.collective_names import POINT_TO_POINT
 from gpusight.trace.intervals import Intervals
 
@@ -55,8 +55,8 @@ class ExposedCollective:
     per_step: float
     duration_ns: float
     exposed_ns: float
-    wait_ns: float
-    """Of the exposed time, the wait for other ranks."""
+    wait_ns: float | None
+    """Of the exposed time, the wait for other ranks; None where no other rank shows it."""
     reason: str | None
     """Why most of the exposed time was not hidden; None where nothing is exposed."""
     reasons: Mapping[str, float]
@@ -160,7 +160,7 @@ def _numbered(digest: RankDigest) -> Iterator[tuple[int, CollectiveKey, int | No
 
 
 def _wait_of_rows(digest: RankDigest, place: int, waits: CollectiveWaits) -> Ints:
-    wait = np.zeros(len(digest.collectives), np.int64)
+    wait = np.full(len(digest.collectives), ABSENT, np.int64)
     rows = waits.matched.row[:, place]
     here = waits.matched.present[:, place]
     wait[rows[here]] = waits.exposed_wait_ns[here, place]
@@ -173,7 +173,7 @@ class _Sum:
     def __init__(self) -> None:
         self.steps: dict[int, int] = {}
         self.groups: set[str | None] = set()
-        self.count = self.duration_ns = self.exposed_ns = self.wait_ns = 0
+        self.count = self.duration_ns = self.exposed_ns = self.wait_ns = self.matched = 0
         self.reasons: Counter[str] = Counter()
 
     def add(
@@ -185,7 +185,9 @@ class _Sum:
         self.count += 1
         self.duration_ns += table.end_ns[row] - table.start_ns[row]
         self.exposed_ns += table.exposed_ns[row]
-        self.wait_ns += wait_ns
+        if wait_ns != ABSENT:
+            self.matched += 1
+            self.wait_ns += wait_ns
         for reason, times in table.reasons.items():
             self.reasons[reason] += times[row]
 
@@ -200,7 +202,7 @@ class _Sum:
             self.count / steps,
             self.duration_ns / steps,
             self.exposed_ns / steps,
-            min(self.wait_ns, self.exposed_ns) / steps,
+            min(self.wait_ns, self.exposed_ns) / steps if self.matched else None,
             next(iter(reasons), None),
             reasons,
         )

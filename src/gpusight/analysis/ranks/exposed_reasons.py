@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import polars as pl
 
     from gpusight.analysis.gpu_schedule import GpuSchedule
-    from gpusight.analysis.ledger.device_ledger import Accounting, DeviceAccount
+    from gpusight.analysis.ledger.accounting import Accounting
+    from gpusight.analysis.ledger.device_ledger import DeviceAccount
     from gpusight.trace.intervals import Ints
 
 

@@ -153,15 +153,15 @@ def job_ranks(
     ordered, left_out = ordered_ranks(digests)
     unread = tuple(sorted((*unread, *left_out), key=lambda rank: (rank.file, rank.rank or 0)))
     if not ordered:
-        reasons = "; ".join(f"{rank.file}: {rank.reason}" for rank in unread[:_MAX_LISTED])
+        reasons = _reasons(unread) or "no files"
         return NotApplicable(
-            COMMAND, f"no rank could be read ({reasons or 'no files'})", "see: gpusight info FILE"
+            COMMAND, f"no rank could be read ({reasons})", "see: gpusight info FILE"
         )
     matched = match_collectives(ordered)
     waits = CollectiveWaits(matched)
     own = own_times(ordered, waits)
     numbers = [digest.number for digest in ordered]
-    ranks = _summaries(ordered, waits)
+    ranks = _summaries(ordered, waits, own)
     step_ns = float(np.mean([rank.step_ns for rank in ranks]))
     # What the simulation saves is given as a part of the measured step, the one that is shown.
     scale = step_ns / own.job_ns if len(own.steps) and own.job_ns else 1.0
@@ -246,10 +246,13 @@ def _numbered(digests: Sequence[RankDigest]) -> list[RankDigest]:
 # What each rank did -------------------------------------------------------------------------------
 
 
-def _summaries(digests: Sequence[RankDigest], waits: CollectiveWaits) -> tuple[RankSummary, ...]:
+def _summaries(
+    digests: Sequence[RankDigest], waits: CollectiveWaits, own: OwnTimes
+) -> tuple[RankSummary, ...]:
     matched = waits.matched
     inside = np.array([step is not None for step in matched.step], np.bool_)
     exposed, every = waits.exposed_wait_ns[inside], waits.wait_ns[inside]
+    missing = [int(found.wait_ns.sum()) for found in own.missing] or [0] * len(digests)
     caused = np.zeros(len(digests), np.int64)
     np.add.at(caused, waits.last[inside], exposed.sum(axis=1))
     stood_in = _host_waits(digests) if waits_of_host(digests) else None
@@ -260,8 +263,10 @@ def _summaries(digests: Sequence[RankDigest], waits: CollectiveWaits) -> tuple[R
         _summary(
             digest,
             rank,
-            float(exposed[:, rank].sum()) if stood_in is None else float(stood_in.wait[rank]),
-            float(every[:, rank].sum()),
+            float(exposed[:, rank].sum() + missing[rank])
+            if stood_in is None
+            else float(stood_in.wait[rank]),
+            float(every[:, rank].sum() + missing[rank]),
             float(caused[rank]) / float(np.median(steps)),
             waits,
             inside,
@@ -432,8 +437,10 @@ def _notes(
     missing = meta["missing_ranks"]
     if missing and len(digests) > 1:
         notes.append(
-            f"{len(missing)} of {meta['world_size']} ranks are missing ({_listed(missing)}): waits "
-            "for them count as transfer, or for a rank that is here"
+            f"{len(missing)} of {meta['world_size']} ranks "
+            f"{'are' if len(missing) > 1 else 'is'} missing ({_listed(missing)}): waits for "
+            f"{'them' if len(missing) > 1 else 'it'} are known where equal collectives of other "
+            "groups show the transfer; else they count as transfer, or for a rank that is here"
         )
     if meta["world_size"] is not None and len(digests) > meta["world_size"]:
         notes.append(
@@ -448,6 +455,18 @@ def _notes(
         notes += _match_notes(digests, meta, waits)
         notes.append(AS_RECORDED)
     return notes
+
+
+def _reasons(unread: Sequence[UnreadRank]) -> str:
+    """List why captures cannot be read, each reason once."""
+    files: dict[str, list[str]] = {}
+    for rank in unread:
+        files.setdefault(_short(rank).partition(": ")[2], []).append(rank.file)
+    texts = [
+        f"{own[0]}{f' and {len(own) - 1} more' if len(own) > 1 else ''}: {reason}"
+        for reason, own in files.items()
+    ]
+    return "; ".join(texts[:_MAX_LISTED])
 
 
 def _short(rank: UnreadRank) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpusight.analysis.ranks.unnamed_groups import split_by_ends
 from gpusight.naming.collective_names import POINT_TO_POINT, SEND
 
 if TYPE_CHECKING:
@@ -42,6 +43,12 @@ _WHOLE_SHARE = 0.9
 """Part of the shorter sequence that must overlap, so that nothing seems to be missing in it."""
 _MIN_AGREEING = 0.8
 """Part of the pairs whose ends must agree: after a gap, only some of them may be right."""
+_SIMILAR = 5.0
+"""Alignments whose ends vary at most so many times as much are about as steady."""
+_STEADY_NS = 20_000
+"""Variation of ends from which on they say less than the program's numbers of steps."""
+_FEW_OTHERS = 0.02
+"""Part of the collectives that may be in steps of other numbers: at the edges of steps."""
 _MAX_WALKED = 64
 """Candidates that are tried."""
 _MIN_MATCHED = 0.5
@@ -144,12 +151,17 @@ def _by_pair(digests: Sequence[RankDigest]) -> dict[tuple[int, int, str], Member
 
 def _peer(digest: RankDigest, row: int) -> int | None:
     """Return the rank at the other end: as recorded, or the other one of a group of two."""
+    others = other_ranks(digest, row)
+    return next(iter(others)) if len(others) == 1 else None
+
+
+def other_ranks(digest: RankDigest, row: int) -> set[int]:
+    """Return the other ranks of a collective, as far as the capture has them."""
     table = digest.collectives
-    if table.peer and table.peer[row] is not None:
-        return table.peer[row]
+    if table.peer and (peer := table.peer[row]) is not None:
+        return {peer}
     members = (_plain(table.keys[table.key[row]].group_ranks) or "").strip("[]").split(",")
-    others = [int(text) for text in members if text.isdecimal() and int(text) != digest.rank]
-    return others[0] if len(members) == 2 and len(others) == 1 else None
+    return {int(text) for text in members if text.isdecimal()} - {digest.number}
 
 
 def sender_and_receiver(digests: Sequence[RankDigest], row: Ints) -> tuple[int, int]:
@@ -174,7 +186,11 @@ def _match_group(
         }
         if all(number is not None for own in numbers.values() for number in own):
             return method, _by_number(digests, members, numbers)
-    return BY_ORDER, _by_order(digests, members)
+    instances = _by_order(digests, members)
+    # Kernels that name no group may be of several.
+    of_group = (digests[rank].collectives for rank in members)
+    named = any(table.keys[key].group_ranks for table in of_group for key in set(table.key))
+    return BY_ORDER, instances if named else split_by_ends(digests, instances)
 
 
 def _by_number(
@@ -214,6 +230,8 @@ class _Sequence:
     end_ns: Ints
     step: Ints
     """Number of the step; `ABSENT` outside."""
+    numbered: bool
+    """The program numbered its steps."""
 
     @classmethod
     def of(cls, digest: RankDigest, rows: list[int], codes: dict[Hashable, int]) -> _Sequence:
@@ -227,6 +245,7 @@ class _Sequence:
             np.array(code, np.int64),
             np.array([table.end_ns[row] for row in rows], np.int64),
             np.array([ABSENT if step is None else step for step in steps], np.int64),
+            all(str(step.number) in step.name for step in digest.steps) and len(digest.steps) > 1,
         )
 
 
@@ -240,8 +259,19 @@ def _align(reference: _Sequence, own: _Sequence) -> list[tuple[int, int]]:
     # Nothing is missing in the middle where all that overlaps is equal.
     whole = [s for s in near if counts[s][0] == counts[s][1] >= _WHOLE_SHARE * min(length, other)]
     most = sorted(whole or near, key=lambda s: (-counts[s][0], abs(s)))[:_MAX_WALKED]
-    walked = [_walk(reference, own, shift) for shift in most]
-    pairs = min(walked, key=lambda pairs: _badness(reference, own, pairs), default=[])
+    walked = [pairs for shift in most if (pairs := _walk(reference, own, shift))]
+    if not walked:
+        return []
+    steadiest = min(walked, key=lambda pairs: _badness(reference, own, pairs))
+    spread_ns = _spread(reference, own, steadiest)
+    is_vague = reference.numbered and own.numbered and spread_ns > _STEADY_NS
+    limit_ns = np.inf if is_vague else _SIMILAR * (spread_ns + 1.0)
+    similar = [pairs for pairs in walked if _spread(reference, own, pairs) <= limit_ns]
+    # Among alignments that are about as steady, the program's numbers of steps decide.
+    others = [_other_steps(reference, own, pairs) for pairs in similar]
+    fewest = min(others) + _FEW_OTHERS * min(length, other)
+    same = [pairs for pairs, count in zip(similar, others, strict=True) if count <= fewest]
+    pairs = min(same, key=lambda pairs: _badness(reference, own, pairs))
     return pairs if len(pairs) >= _MIN_MATCHED * min(length, other) else []
 
 
@@ -256,19 +286,26 @@ def _badness(
     reference: _Sequence, own: _Sequence, pairs: list[tuple[int, int]]
 ) -> tuple[float, int, int, int]:
     """Order alignments: how much the difference of ends varies, then pairs, steps and shift."""
-    if not pairs:
-        return np.inf, 0, 0, 0
-    at, place = np.array(pairs).T
-    apart = reference.end_ns[at] - own.end_ns[place]
-    spread = float(np.quantile(np.abs(apart - np.median(apart)), _MIN_AGREEING))
-    other_steps = int((reference.step[at] != own.step[place]).sum())
     # Spreads of the same size are equally good.
     return (
-        round(float(np.log10(spread + 1.0)), 1),
+        round(float(np.log10(_spread(reference, own, pairs) + 1.0)), 1),
         -len(pairs),
-        other_steps,
-        abs(int(at[0] - place[0])),
+        _other_steps(reference, own, pairs),
+        abs(pairs[0][0] - pairs[0][1]),
     )
+
+
+def _spread(reference: _Sequence, own: _Sequence, pairs: list[tuple[int, int]]) -> float:
+    at, place = np.array(pairs).T
+    apart = reference.end_ns[at] - own.end_ns[place]
+    return float(np.quantile(np.abs(apart - np.median(apart)), _MIN_AGREEING))
+
+
+def _other_steps(reference: _Sequence, own: _Sequence, pairs: list[tuple[int, int]]) -> int:
+    """Count the pairs that are in steps of different numbers; some are in no step."""
+    at, place = np.array(pairs).T
+    first, second = reference.step[at], own.step[place]
+    return int(((first != second) & (first != ABSENT) & (second != ABSENT)).sum())
 
 
 def _walk(reference: _Sequence, own: _Sequence, shift: int) -> list[tuple[int, int]]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from gpusight.analysis.ranks.match_collectives import MatchedCollectives
     from gpusight.analysis.ranks.rank_digest import RankDigest
+    from gpusight.analysis.ranks.rank_replay import MissingWaits
     from gpusight.trace.intervals import Ints
 
 
@@ -79,7 +80,10 @@ class PipelineReplay:
 
 
 def pipeline_replay(
-    digests: Sequence[RankDigest], matched: MatchedCollectives, transfer_ns: Ints
+    digests: Sequence[RankDigest],
+    matched: MatchedCollectives,
+    transfer_ns: Ints,
+    missing: Sequence[MissingWaits],
 ) -> PipelineReplay | None:
     """Prepare the replay of a job with sends and receives; None where it has none in its steps."""
     numbers = [{step.number for step in digest.steps} for digest in digests]
@@ -90,7 +94,8 @@ def pipeline_replay(
         return None
     return PipelineReplay(
         tuple(
-            _events(digest, rank, matched, inside, common) for rank, digest in enumerate(digests)
+            _events(digest, rank, matched, inside, common, missing[rank])
+            for rank, digest in enumerate(digests)
         ),
         matched.present.sum(axis=1),
         transfer_ns,
@@ -104,6 +109,7 @@ def _events(
     matched: MatchedCollectives,
     inside: NDArray[np.bool_],
     common: set[int],
+    missing: MissingWaits,
 ) -> _RankEvents:
     rows = np.flatnonzero(inside & matched.present[:, rank])
     steps = [step for step in digest.steps if step.number in common]
@@ -115,17 +121,23 @@ def _events(
     idle_from = (end - exposed)[waits]
     time = np.concatenate((start, idle_from))
     order = np.argsort(time, kind="stable")
-    work = time - begin_ns - _spent_before(time, idle_from, exposed[waits])
+    # Waits for missing ranks are no work; nothing replaces them.
+    lost = np.isin(missing.step, list(common))
+    idle = np.concatenate((idle_from, missing.start_ns[lost]))
+    length = np.concatenate((exposed[waits], missing.wait_ns[lost]))
+    work = time - begin_ns - _spent_before(time, idle, length)
     return _RankEvents(
         np.maximum.accumulate(np.maximum(0, work[order])),
         np.concatenate((rows, rows[waits]))[order],
         np.concatenate((np.zeros(len(rows), np.bool_), np.ones(len(waits), np.bool_)))[order],
-        max(0, end_ns - begin_ns - int(exposed.sum())),
+        max(0, end_ns - begin_ns - int(length.sum())),
     )
 
 
 def _spent_before(time: Ints, idle_from: Ints, length: Ints) -> Ints:
     """Return how much exposed time had passed at each time; the parts may be in any order."""
+    if not len(idle_from):
+        return np.zeros_like(time)
     order = np.argsort(idle_from, kind="stable")
     starts, lengths = idle_from[order], length[order]
     total = np.concatenate(([0], np.cumsum(lengths)))

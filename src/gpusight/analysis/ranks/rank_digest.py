@@ -16,7 +16,7 @@ from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.clock_alignment import aligned
 from gpusight.analysis.launch_index import launched
-from gpusight.analysis.ledger.device_ledger import Accounting
+from gpusight.analysis.ledger.accounting import Accounting
 from gpusight.analysis.ledger.ledger_entries import COMMUNICATION, COMPUTE, COPY, IdleCause
 from gpusight.analysis.ranks.collective_table import collectives
 from gpusight.analysis.ranks.exposed_reasons import REASONS, CollectivePieces, exposed_reasons

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gpusight.analysis.ranks.collective_table import CPU_OPERATION
+from gpusight.analysis.ranks.match_collectives import other_ranks
 from gpusight.analysis.ranks.pipeline_replay import pipeline_replay
 from gpusight.naming.collective_names import POINT_TO_POINT
 
@@ -88,6 +89,57 @@ class CollectiveWaits:
         return exposed - self.exposed_transfer_ns
 
 
+class MissingWaits(NamedTuple):
+    """Waits of one rank for ranks whose captures are missing."""
+
+    step: Ints
+    start_ns: Ints
+    wait_ns: Ints
+
+
+def waits_for_missing(
+    digests: Sequence[RankDigest], waits: CollectiveWaits
+) -> tuple[MissingWaits, ...]:
+    """Return, by rank, what collectives with missing ranks take longer than equal ones elsewhere.
+
+    Equal ones are those of the same kind and size that several ranks have, or else the shortest.
+    """
+    numbers = {digest.rank for digest in digests}
+    usual = _usual_transfers(waits)
+    found = []
+    for place, digest in enumerate(digests):
+        table = digest.collectives
+        alone = np.ones(len(table), np.bool_)
+        alone[waits.matched.row[waits.matched.present[:, place], place]] = False
+        rows = [
+            row
+            for row in np.flatnonzero(alone).tolist()
+            if table.step[row] is not None and other_ranks(digest, row) - numbers
+        ]
+        keys = [(table.keys[table.key[row]].kind, table.keys[table.key[row]].bytes) for row in rows]
+        exposed = [table.exposed_ns[row] for row in rows]
+        shortest: dict[Any, int] = {}
+        for key, ns in zip(keys, exposed, strict=True):
+            shortest[key] = min(ns, shortest.get(key, ns))
+        wait = [
+            max(0, ns - int(usual.get(key, shortest[key])))
+            for key, ns in zip(keys, exposed, strict=True)
+        ]
+        # The exposed part of a collective is its end, and the wait the beginning of that.
+        start = [table.end_ns[row] - ns for row, ns in zip(rows, exposed, strict=True)]
+        steps = [table.step[row] or 0 for row in rows]
+        found.append(MissingWaits(*(np.array(column, np.int64) for column in (steps, start, wait))))
+    return tuple(found)
+
+
+def _usual_transfers(waits: CollectiveWaits) -> dict[tuple[str, int | None], float]:
+    times: dict[tuple[str, int | None], list[int]] = {}
+    for key, ns in zip(waits.matched.keys, waits.transfer_ns.tolist(), strict=True):
+        for kind in POINT_TO_POINT if key.kind in POINT_TO_POINT else (key.kind,):
+            times.setdefault((kind, key.bytes), []).append(ns)
+    return {key: float(np.median(own)) for key, own in times.items()}
+
+
 @dataclass(frozen=True)
 class OwnTimes:
     """Time of segments (rows) that each rank (columns) needs itself, without its exposed waits."""
@@ -99,6 +151,8 @@ class OwnTimes:
     """The segment that each matched collective is part of; -1 for none."""
     pipeline: PipelineReplay | None = None
     """Where ranks send to each other, not the slowest rank of a segment decides."""
+    missing: tuple[MissingWaits, ...] = ()
+    """Waits for missing ranks, by rank: no part of its own time."""
 
     @cached_property
     def steps(self) -> Ints:
@@ -161,12 +215,30 @@ class OwnTimes:
 def own_times(digests: Sequence[RankDigest], waits: CollectiveWaits) -> OwnTimes:
     """Cut the steps of a job at the collectives that all ranks wait in, and measure own times."""
     bounds = _bounds(waits)
+    missing = waits_for_missing(digests, waits)
     if len(bounds) or len(waits.matched) or waits_of_host(digests):
         own = _between(digests, waits, bounds) if len(bounds) else _of_steps(digests, waits)
-        return replace(own, pipeline=pipeline_replay(digests, waits.matched, waits.transfer_ns))
+        own = _without(own, missing, waits.matched.end_ns[bounds])
+        replay = pipeline_replay(digests, waits.matched, waits.transfer_ns, missing)
+        return replace(own, pipeline=replay, missing=missing)
     # Nothing shows that the ranks wait for each other: the slowest one may hold up nobody.
     nothing = np.empty(0, np.int64)
     return OwnTimes(np.zeros((0, len(digests)), np.int64), nothing, nothing)
+
+
+def _without(own: OwnTimes, missing: Sequence[MissingWaits], ends_ns: Ints) -> OwnTimes:
+    """Take waits for missing ranks out of the segments, or steps, that they are in."""
+    own_ns = own.own_ns.copy()
+    ends_ns = ends_ns[len(ends_ns) - len(own_ns) :] if len(ends_ns) else ends_ns
+    for rank, found in enumerate(missing):
+        if len(ends_ns):
+            at = np.searchsorted(ends_ns[:, rank], found.start_ns)
+            inside = (at < len(own_ns)) & np.isin(found.step, own.steps)
+        else:
+            at = np.searchsorted(own.step, found.step)
+            inside = np.isin(found.step, own.step)
+        np.subtract.at(own_ns[:, rank], at[inside], found.wait_ns[inside])
+    return replace(own, own_ns=np.maximum(0, own_ns))
 
 
 def waits_of_host(digests: Sequence[RankDigest]) -> bool:

@@ -46,7 +46,7 @@ def steps_by_rank(
 ) -> pl.DataFrame:
     """Return a row per rank and step, in this order; `numbers` are the ranks of the digests."""
     compared = {int(step): place for place, step in enumerate(own.steps)}
-    wait_of = _waits_by_step(digests, waits)
+    wait_of = _waits_by_step(digests, waits, own)
     stands_in = waits_of_host(digests)
     rows = []
     for rank, digest in enumerate(digests):
@@ -72,7 +72,7 @@ def steps_by_rank(
 
 
 def _waits_by_step(
-    digests: Sequence[RankDigest], waits: CollectiveWaits
+    digests: Sequence[RankDigest], waits: CollectiveWaits, own: OwnTimes
 ) -> dict[tuple[int, int], int]:
     """Return the exposed wait of each rank in each step; nothing where no wait is known."""
     waits_ns: dict[tuple[int, int], int] = {}
@@ -89,6 +89,9 @@ def _waits_by_step(
             continue
         for rank in np.flatnonzero(waits.matched.present[at]).tolist():
             waits_ns[rank, step] = waits_ns.get((rank, step), 0) + int(exposed[at, rank])
+    for rank, found in enumerate(own.missing):
+        for step, wait_ns in zip(found.step.tolist(), found.wait_ns.tolist(), strict=True):
+            waits_ns[rank, step] = waits_ns.get((rank, step), 0) + wait_ns
     return waits_ns
 
 

@@ -112,7 +112,9 @@ def find_stragglers(
             )
         )
     stragglers.sort(key=lambda straggler: (-straggler.recoverable_ns, straggler.rank))
-    return (*stragglers, *_upstream(numbers, waits, own, set(late)))
+    sources = {straggler.place for straggler in stragglers}
+    by_chance_ns = noise_ns(own, stragglers)
+    return (*stragglers, *_upstream(numbers, waits, own, sources, set(late), by_chance_ns))
 
 
 def noise_ns(own: OwnTimes, stragglers: Sequence[Straggler]) -> float:
@@ -344,25 +346,31 @@ def _blame(
 
 
 def _upstream(
-    numbers: Sequence[int], waits: CollectiveWaits, own: OwnTimes, late: set[int]
+    numbers: Sequence[int],
+    waits: CollectiveWaits,
+    own: OwnTimes,
+    sources: set[int],
+    late: set[int],
+    by_chance_ns: float,
 ) -> list[Straggler]:
-    """Find ranks that others wait for, although they only wait for another rank themselves."""
+    """Find ranks that others wait for, although they only wait for a straggler themselves."""
     matched, exposed = waits.matched, waits.exposed_wait_ns
-    if not len(matched) or not late:
+    if not len(matched) or not sources:
         return []
+    min_ns = max(by_chance_ns, MIN_LATE_SHARE * own.job_ns)
     rows = np.array([at for at, step in enumerate(matched.step) if step is not None], np.int64)
     steps = np.array([matched.step[at] for at in rows], np.int64)
     stragglers = []
     for place, number in enumerate(numbers):
         if place in late:
             continue
-        waited = {source: _waited_before(rows, steps, waits, place, source) for source in late}
+        waited = {source: _waited_before(rows, steps, waits, place, source) for source in sources}
         source = max(waited, key=lambda rank: int(waited[rank].max(initial=0)))
         caused = np.where((waits.last[rows] == place)[:, None], exposed[rows], 0)
         # What others wait for it is the late rank's doing as far as it waited itself before.
-        passed_on = np.minimum(caused, waited[source][:, None]).sum(axis=0)
+        passed_on = np.minimum(caused, waited[source]).sum(axis=0)
         most, count = int(caused.sum(axis=0)[passed_on.argmax()]), max(1, len(own.steps))
-        is_much = most / count >= MIN_LATE_SHARE * own.job_ns
+        is_much = most / count >= min_ns
         if is_much and int(passed_on.max()) >= MIN_UPSTREAM_SHARE * most:
             meaning = f"Waits for rank {numbers[source]} before others wait for it"
             own_wait_ns = float(exposed[rows[waits.last[rows] == source], place].sum()) / count
@@ -375,10 +383,13 @@ def _upstream(
 def _waited_before(
     rows: Ints, steps: Ints, waits: CollectiveWaits, place: int, source: int
 ) -> Ints:
-    """Return how long a rank waited for another one earlier in the step of each collective."""
+    """Return how long a rank waited for another one earlier in the step of each collective.
+
+    In collectives without the rank of a column: those that took part left at the same time.
+    """
     own = np.where(waits.last[rows] == source, waits.exposed_wait_ns[rows, place], 0)
-    before = np.cumsum(own) - own
+    without = np.where(waits.matched.present[rows], 0, own[:, None])
+    before = np.cumsum(without, axis=0) - without
     begun = np.maximum.accumulate(steps)  # collectives are in order of time
-    first = np.searchsorted(begun, begun)
-    waited: Ints = before - before[first]
+    waited: Ints = before - before[np.searchsorted(begun, begun)]
     return waited

@@ -366,9 +366,9 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
     `covers` is whether inner periods hold nearly all work.
     """
     kernels, own_kernels = _outside(sequence, outer, inner)
-    updated, backward, fed = (
-        _share_with(sequence, kind, inner) >= _NEARLY_ALL
-        for kind in ("updates", "backward", "feeds")
+    updated = _trains_in(sequence, outer, inner)
+    backward, fed = (
+        _share_with(sequence, kind, inner) >= _NEARLY_ALL for kind in ("backward", "feeds")
     )
     if outer.same_counts and not inner.same_counts:
         # Two halves of a program may hold the same by chance.
@@ -396,6 +396,17 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
     if backward:
         return kernels <= _SMALL * own_kernels
     return not _is_request(sequence, outer, inner, kernels / max(1, own_kernels))
+
+
+def _trains_in(sequence: Activities, outer: Period, inner: Period) -> bool:
+    """Return whether inner periods update weights, and are no loop over them after a pass."""
+    if _share_with(sequence, "updates", inner) < _NEARLY_ALL:
+        return False
+    passes = [
+        max(_share_with(sequence, kind, period) for kind in ("heavy", "backward"))
+        for period in (inner, outer)
+    ]
+    return passes[0] >= _MAJORITY or passes[1] < _NEARLY_ALL
 
 
 def _is_request(sequence: Activities, outer: Period, inner: Period, outside: float) -> bool:

@@ -207,6 +207,8 @@ WARM_UP = f"(?i){_WARM_UP}"
 """Names of warm-up."""
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _MAX_NAME = 200
+_ROUNDING_NS, _ROUNDING_SHARE = 1_000, 0.01
+"""What steps may overlap where tools round times to microseconds, and of short ones which part."""
 _HINTS = {
     "nsys": "put each step in a numbered NVTX range: torch.cuda.nvtx.range(f'step_{i}') in "
     'PyTorch, nvtxRangePush("step_0") in C++',
@@ -244,6 +246,9 @@ def _family_steps(members: pl.DataFrame, family: dict[str, Any]) -> TraceSteps:
     counts = bool(family["numbered"]) or rows.height == 1
     if not counts:
         rows = rows.with_columns(pl.int_range(pl.len()).over("process", "thread").alias("number"))
+    # By the rounding of times, a step may end after the next one starts.
+    following = pl.col("start_ns").shift(-1).over("process", "thread").fill_null(pl.col("end_ns"))
+    rows = rows.with_columns(pl.min_horizontal("end_ns", following).alias("end_ns"))
     first = shortened(rows["name"][0])
     how = f"numbered ranges, such as {first!r}" if counts else f"ranges named {first!r}"
     return TraceSteps.of(rows, how, StepEvidence.COUNTED if counts else StepEvidence.NAMED)
@@ -304,7 +309,10 @@ def read_name(name: str) -> tuple[str, int | None] | None:
 def _families(members: pl.DataFrame) -> pl.DataFrame:
     """List the families that are steps, the best first."""
     own = ["family", "process", "thread"]
-    overlaps = pl.col("start_ns") < pl.col("end_ns").cum_max().shift(1).over(own)
+    before = pl.col("end_ns").cum_max().shift(1).over(own)
+    duration = pl.col("end_ns") - pl.col("start_ns")
+    rounding = pl.min_horizontal(pl.lit(_ROUNDING_NS), duration * _ROUNDING_SHARE)
+    overlaps = (pl.col("start_ns") < before - rounding) | (pl.col("end_ns") <= before)
     return (
         members.with_columns(DURATION, overlaps.fill_null(value=False).alias("overlaps"))
         .group_by("family", maintain_order=True)

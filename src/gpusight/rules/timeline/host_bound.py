@@ -29,7 +29,7 @@ from gpusight.rules.patterns.host_gaps import (
 )
 from gpusight.rules.patterns.stack_lines import line_sites, lines_behind
 from gpusight.rules.rule import CLEAN, FindingLocation, RuleMatch, Threshold, TimelineRule
-from gpusight.trace.intervals import Intervals, contains, gaps
+from gpusight.trace.intervals import Intervals, contains, coverage, gaps
 from gpusight.units import format_share
 
 if TYPE_CHECKING:
@@ -51,6 +51,9 @@ MIN_LEFT_SHARE = Threshold(
 MIN_CAUSE_SHARE = Threshold(
     0.1,
     "share of that idle time from which on a cause is named, and of a cause what it is spent on",
+)
+MIN_OTHER_GPUS_SHARE = Threshold(
+    0.5, "share of the idle time in which another GPU works, above which GPUs wait for each other"
 )
 MIN_KEPT_SHARE = Threshold(
     0.5,
@@ -139,7 +142,7 @@ end
     }
     queued_why = (
         "Work of one stream runs in order. Between two kernels the GPU is idle for about 1 µs, and "
-        "longer where the second one waits for another stream, an event, or another process."
+        "longer where the second one waits for another stream or GPU, an event, or another process."
     )
     verify = "`gpusight ledger` shows less `idle`, and the causes that remain."
     caveats = (
@@ -157,6 +160,7 @@ end
         "min_kept_share": MIN_KEPT_SHARE,
         "min_named_share": MIN_NAMED_SHARE,
         "min_whole_share": MIN_WHOLE_SHARE,
+        "min_other_gpus_share": MIN_OTHER_GPUS_SHARE,
     }
     is_general = True
 
@@ -422,13 +426,32 @@ def _fix(
     if causes[0] is IdleCause.QUEUED and not early:
         graphs = "" if _uses_graphs(context) else "CUDA graphs and "
         advice = f"{advice} {graphs}{'f' if graphs else 'F'}used kernels shorten them."
+        advice = _other_gpus(context) or advice
     sentences += [advice, _how_to_learn(context, causes[0], activity[causes[0]])]
     return " ".join(filter(None, sentences))
 
 
+def _other_gpus(context: RuleContext) -> str:
+    """Return advice where other GPUs of the program work for most of the idle time."""
+    schedule, ops = context.schedule, context.schedule.ops
+    on_gpu = ops.device == context.device
+    busy, others = (
+        Intervals.from_arrays(ops.start_ns[at], ops.end_ns[at]) for at in (on_gpu, ~on_gpu)
+    )
+    idle = gaps(busy, schedule.start_ns, schedule.end_ns)
+    share = float(coverage(others, idle.starts, idle.ends).sum()) / max(1, idle.length_ns)
+    if share < MIN_OTHER_GPUS_SHARE.value:
+        return ""
+    return (
+        f"Another GPU of the program works in {format_share(share)} of it: they wait for each "
+        "other. More and smaller micro-batches keep the stages of a pipeline busy; other programs "
+        "give each GPU a part of the data."
+    )
+
+
 _ADVICE = {
-    IdleCause.QUEUED: "The work was launched in time: it waits for another stream, an event, or "
-    "another process on the GPU. Gaps of a few µs are the latency between two kernels.",
+    IdleCause.QUEUED: "The work was launched in time: it waits for another stream, GPU or process, "
+    "or for an event. Gaps of a few µs are the latency between two kernels.",
     IdleCause.SYNCHRONIZING: "Wait less often. A slow return means that the thread got no CPU "
     "core: check the load of the machine and the CPU affinity.",
     IdleCause.ALLOCATING: "Allocate once and reuse buffers, or use a caching allocator.",
