@@ -1,5 +1,4 @@
-"""Host time from what `perf script` prints: samples of native and, from Python 3.12 on, Python
-functions."""
+"""Host time from what `perf script` prints: samples of native and Python functions."""
 
 from __future__ import annotations
 
