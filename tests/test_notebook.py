@@ -111,7 +111,7 @@ def test_help_of_the_magics(shell: Any, capsys: pytest.CaptureFixture[str]) -> N
     assert shell.run_cell("%%gpusight --help\n1").success
     shown = capsys.readouterr().out
     assert "--as NAME" in shown
-    assert "--steps A:B" in shown
+    assert "--steps A-B" in shown
 
 
 # %%gpusight -------------------------------------------------------------------------------------

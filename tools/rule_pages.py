@@ -179,9 +179,10 @@ only exposes the next bottleneck saves only the difference.
 _GATES = """\
 ## Gates
 
-`--fail-over 5%` sets exit code 1 when one fix saves more than 5% of the window, and names it. For
-an Nsight Compute report it is the first finding of a kernel, as a share of the time of all kernels.
-Given both, the timeline decides: faster kernels do not help while the GPU is idle.
+`--fail-over 5%` sets exit code 1 when one fix of the plan saves more than 5% of the window after
+those above it, and names it. For an Nsight Compute report it is the first finding of a kernel, as
+a share of the time of all kernels. Given both, the timeline decides: faster kernels do not help
+while the GPU is idle.
 
 An incomplete capture never passes: the exit code is 1 when launch or copy calls have no GPU work in
 the capture, or when the reader or the profiler reports lost data. The same holds when a rule named

@@ -145,7 +145,7 @@ def _cell_parser() -> argparse.ArgumentParser:
     when.add_argument(
         "--steps",
         type=RecordedSteps.read,
-        metavar="A:B",
+        metavar="A-B",
         help="only these steps, counted from 0 by gs.step(), or else by the first torch optimizer; "
         "steps before them are timed without the profiler",
     )

@@ -145,7 +145,7 @@ def parse_percent(text: str) -> float | None:
 
 
 def parse_step_range(text: str, *, hint: str) -> tuple[int | None, int | None]:
-    """Read numbers of steps: `5`, `3-7`, `3:7`, `2:` or `:7`; first and last, None for open ends.
+    """Read steps by number: `5`, `3-7` (or `3:7`), `2:` or `:7`; None for an open end.
 
     Raises a UsageError about `--steps` with the hint.
     """

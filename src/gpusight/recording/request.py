@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 ALL_RANKS = "all"
-_STEPS_HINT = "write --steps 3:7, 5 or 3: (counted from 0, both ends included)"
+_STEPS_HINT = "write --steps 3-7, 5 or 3: (counted from 0, both ends included)"
 _RANKS_HINT = "write --rank 0, --rank 0,4 or --rank all"
 
 
@@ -59,7 +59,7 @@ class RecordedSteps:
 
     @classmethod
     def read(cls, text: str) -> RecordedSteps:
-        """Read `3:7`, `3-7`, `5` or `3:`."""
+        """Read `3-7`, `3:7`, `5` or `3:`."""
         first, last = parse_step_range(text, hint=_STEPS_HINT)
         if first is None:
             raise UsageError(f"--steps {text!r} has no first step", hint=_STEPS_HINT)
@@ -67,7 +67,7 @@ class RecordedSteps:
 
     def __str__(self) -> str:
         """Return the text that parses to this value."""
-        return f"{self.first}:{'' if self.last is None else self.last}"
+        return f"{self.first}:" if self.last is None else f"{self.first}-{self.last}"
 
 
 @dataclass(frozen=True)

@@ -89,11 +89,12 @@ def share_page(shared: SharedCopy, *, categories: bool = True, places: bool = Tr
 def closing_sentences(shared: SharedCopy) -> list[str]:
     """Summarize what a copy lacks, and which names of the program it keeps."""
     done = shared.path is not None
-    removed = sum(leak.count for leak in shared.leaks if leak.treatment is Treatment.REMOVED)
     sentences = [
-        f"Removed: {removed:,} values."
+        f"Removed: {shared.removed:,} values."
         if done
-        else f"A sanitized copy would remove {removed:,} values."
+        else f"A sanitized copy would remove {shared.removed:,} values."
+        if shared.removed
+        else "It holds no values that a sanitized copy would remove."
     ]
     if shared.hash_names:
         return [*sentences, "Names are hashed, except words such as gemm or forward."]

@@ -530,19 +530,26 @@ def unknowns(diagnosis: AnyDiagnosis, rules: Sequence[str]) -> list[str]:
 def shares(diagnosis: AnyDiagnosis) -> list[tuple[str, float]]:
     """Return what a gate checks: findings, with the share of time that their fixes save.
 
-    For a timeline these are shares of its window, for a report shares of the time of all kernels.
-    Joined, only the timeline counts: faster kernels do not help a program that waits.
+    For a timeline these are shares of its window, each fix of the plan after those above it; for
+    a report shares of the time of all kernels. Joined, only the timeline counts: faster kernels do
+    not help a program that waits.
     """
     if isinstance(diagnosis, KernelReportDiagnosis):
         total_ns = diagnosis.duration_ns
         groups = [group for group in diagnosis.groups if group.findings and total_ns]
         return [(f"{g.findings[0].rule} of {g.label}", g.saved_ns / total_ns) for g in groups]
     timeline = timeline_of(diagnosis)
-    checked = [(f.rule, f.share) for f in timeline.findings if f.share is not None]
+    checked = _planned_shares(timeline)
     for section in timeline.sections:
-        findings = () if section.diagnosis is None else section.diagnosis.findings
-        checked += [(f"{f.rule} of {section.label}", f.share) for f in findings if f.share]
+        if section.diagnosis is not None:
+            planned = _planned_shares(section.diagnosis)
+            checked += [(f"{rule} of {section.label}", share) for rule, share in planned]
     return checked
+
+
+def _planned_shares(timeline: TimelineDiagnosis) -> list[tuple[str, float]]:
+    window_ns = max(1, timeline.focus.length_ns)
+    return [(f.rule, f.saved_ns / window_ns) for f in timeline.plan if f.saved_ns is not None]
 
 
 # Choosing the diagnosis ---------------------------------------------------------------------------

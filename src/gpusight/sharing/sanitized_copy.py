@@ -71,6 +71,11 @@ class SharedCopy:
     bytes_before: int = 0
     bytes_after: int = 0
 
+    @property
+    def removed(self) -> int:
+        """How many values the copy lacks, or would lack."""
+        return sum(leak.count for leak in self.leaks if leak.treatment is Treatment.REMOVED)
+
 
 def options_of(*, hash_names: bool = False, salt: str | None = None) -> ShareOptions:
     """Return the options; a salt is random where none is given, and kept nowhere."""

@@ -78,6 +78,7 @@ ON_GPU = {"kind": "Device-to-Device", "src_kind": "Device", "dst_kind": "Device"
         pytest.param({**PINNED, "size": 4, "name": "cudaMemcpy"}, 0, True, id="synchronous"),
         pytest.param({**ON_GPU, "size": 1 << 20}, 0, False, id="on the GPU"),
         pytest.param({**TO_GPU, "size": 4_096}, 40, True, id="behind earlier work"),
+        pytest.param({**TO_GPU, "size": 4_096}, 12, False, id="behind the end of a copy"),
     ],
 )
 def test_a_copy_that_ends_before_its_call_need_not_block(

@@ -159,12 +159,17 @@ def plans(draw: st.DrawFn, max_kernels: int = 60) -> Plan:
     """Choose what a program does, so that what its step is remains certain."""
     once = draw(st.sampled_from((WAIT, READ, FEED, UPDATE, PAUSE, NOTHING)))
     inner = draw(st.sampled_from(((), (), (12,), (6, 5))))
+
+    def number(first: int, last: int) -> int:
+        """Draw from a range: `integers` also tries constants of the modules that are loaded."""
+        return draw(st.sampled_from(range(first, last + 1)))
+
     # What is done every few steps is part of none where steps are marked as those of training.
     tails = st.sampled_from((0, 3, 4)) if once == UPDATE else st.just(0)
     return Plan(
-        seed=draw(st.integers(0, 10_000)),
-        steps=draw(st.integers(5, 12)),
-        kernels=draw(st.integers(5, max_kernels)),
+        seed=number(0, 10_000),
+        steps=number(5, 12),
+        kernels=number(5, max_kernels),
         once=once,
         inner=inner,
         tail_every=draw(tails),
@@ -172,8 +177,8 @@ def plans(draw: st.DrawFn, max_kernels: int = 60) -> Plan:
         changing_tiles=draw(st.booleans()),
         setup=draw(st.sampled_from((0, 10, 40))),
         autotuned=draw(st.sampled_from((0, 0, 8))),
-        streams=draw(st.integers(1, 3)),
-        threads=draw(st.integers(1, 2)),
-        processes=draw(st.integers(1, 2)),
+        streams=number(1, 3),
+        threads=number(1, 2),
+        processes=number(1, 2),
         dropped=draw(st.sampled_from((0.0, 0.0, 0.01))),
     )

@@ -38,6 +38,12 @@ def test_steps_are_found_whatever_is_around_them(plan: Plan) -> None:
         ),
         pytest.param(replace(BASE, inner=(6, 5), once=WAIT, setup=30), id="two levels of loops"),
         pytest.param(replace(BASE, dropped=0.02, once=NOTHING), id="lost events"),
+        pytest.param(
+            Plan(seed=1, steps=5, kernels=5, once=WAIT, threads=2), id="threads in any order"
+        ),
+        pytest.param(
+            Plan(seed=1, steps=5, kernels=5, once=PAUSE, threads=2), id="threads that do not wait"
+        ),
         pytest.param(replace(BASE, threads=2, streams=3, once=FEED), id="threads and streams"),
         pytest.param(replace(BASE, autotuned=8, processes=2, once=UPDATE), id="autotuning"),
         pytest.param(replace(BASE, tail_every=3, once=UPDATE, steps=11), id="tails"),

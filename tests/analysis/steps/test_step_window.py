@@ -158,6 +158,13 @@ def test_a_long_first_step_without_gpu_work_is_warm_up() -> None:
     assert (window.partial, len(window.left_out)) == (0, 1)
 
 
+def test_a_first_step_that_compiles_is_warm_up_not_the_measure_of_the_last() -> None:
+    """It has launches of its own: the last of three steps is whole although it has a quarter."""
+    window = chosen(program([150.0, 7.0, 5.0], launches=[60, 14, 14]))
+    assert numbers(window) == [1, 2]
+    assert window.partial == 0
+
+
 def test_the_window_lasts_until_the_gpu_is_done_and_steps_are_as_long_as_it_takes() -> None:
     """Steps never wait here: the first is longer on the host, but not on the GPU."""
     names = ["step_0", "step_1", "step_2", "step_3"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -124,13 +125,17 @@ def test_rules_and_steps_are_chosen(train: str, capsys: pytest.CaptureFixture[st
 
 
 def test_the_gate(train: str, capsys: pytest.CaptureFixture[str]) -> None:
-    best = max(f["share"] or 0 for f in document(capsys, train)["findings"])
+    result = document(capsys, train)
+    length_ns = result["window"]["end_ns"] - result["window"]["start_ns"]
+    best = max((f["after_above_ns"] or 0) / length_ns for f in result["findings"])
     assert run_diagnose(train, "--fail-over", f"{best * 100 + 0.1:.3f}%") == 0
     assert capsys.readouterr().err == ""
     assert run_diagnose(train, "--fail-over", "0.1%", "--format", "json") == 1
     out, err = capsys.readouterr()
     assert json.loads(out)["findings"]
     assert "limit 0.1%" in err
+    shares = [float(share) for share in re.findall(r" saves ([\d.]+)%", err)]
+    assert sum(shares) < 100  # those of the plan, which add up
 
 
 @pytest.mark.parametrize("text", ["5", "0.05", "-1%", "101%", "five%", "%", "nan%"])

@@ -36,6 +36,18 @@ def test_check_lists_places_and_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_copy_needs_no_other_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / "copy.sqlite"
+    assert main(["share", str(CAPTURE), "-o", str(copy), "--quiet"]) == 0
+    capsys.readouterr()
+    assert main(["share", "--check", str(copy)]) == 0
+    out = capsys.readouterr().out
+    assert "It holds no values that a sanitized copy would remove." in out
+    assert "next: " not in out
+    assert main(["share", "--check", "--hash-names", str(copy)]) == 0
+    assert "next: gpusight share" in capsys.readouterr().out
+
+
 def test_json_has_every_place(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["share", str(CAPTURE), "--check", "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)

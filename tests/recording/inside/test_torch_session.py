@@ -457,7 +457,7 @@ def test_without_a_tool_the_commands_are_said(
     tool = Tool(monkeypatch)
     run(gs.torch_profile(wait=2, warmup=1, active=2, mode="nvtx"), 6)
     said = capsys.readouterr().err
-    assert "gpusight record --steps 3:4 -- python train.py --name 'a b'" in said
+    assert "gpusight record --steps 3-4 -- python train.py --name 'a b'" in said
     assert "--capture-range=cudaProfilerApi --capture-range-end=stop -o train python" in said
     assert "on" not in tool.heard
     assert not files(tmp_path)

@@ -116,6 +116,13 @@ def test_advice_follows_the_collectives(kernel: str, advice: str) -> None:
     assert advice in match_of(RULE, steps(kernel).timeline()).fix
 
 
+def test_all_to_alls_get_code_for_all_to_alls() -> None:
+    capture = steps("ncclDevKernel_SendRecv")
+    for n in range(4):  # a step of a training has an optimizer
+        capture.range("Optimizer.step#AdamW.step", n * 1_000 + 26, n * 1_000 + 36)
+    assert "all_to_all_single" in match_of(RULE, capture.timeline()).code
+
+
 def test_inference_gets_no_advice_for_training() -> None:
     capture = steps()
     for row in capture.tables["kernels"]:

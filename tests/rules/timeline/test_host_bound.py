@@ -249,6 +249,8 @@ def test_what_runs_first_may_wait_for_work_from_before_the_capture() -> None:
     verdict = match_of(RULE, capture.timeline())
     assert verdict.title.startswith("Launched work starts late")
     assert "before the first GPU activity of the capture" in verdict.fix
+    assert "schedule(" in verdict.code
+    assert "compile" not in verdict.code
     capture.launch((0, 5), (1, 50), "kernel_9")
     assert "before the first GPU" not in match_of(RULE, capture.timeline()).fix
 

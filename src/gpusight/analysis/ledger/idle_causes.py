@@ -224,6 +224,7 @@ class HostRangesByThread:
         self.frame = closed(trace.table("ranges", columns))
         known = kept(self.frame, self.frame["thread"].is_not_null())
         counts = known.group_by("process", "thread").len().sort("len", "thread")
+        counts = counts.with_columns(pl.col("process").fill_null(NONE))  # as schedules have it
         # Written in order of count: the thread with the most ranges of its process stays.
         busiest = dict(counts.select("process", "thread").iter_rows())
         own, main = set(counts["thread"].to_list()), main_threads(trace)

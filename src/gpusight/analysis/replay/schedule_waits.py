@@ -105,8 +105,8 @@ class CallWaits:
 
         Of pageable memory the call hands out the last chunk, and may return just before it is done.
         Short copies of an idle GPU are often done before a call returns that waits for nothing:
-        of copies that CUDA does not wait for, only a call that began before the GPU was done with
-        earlier work of the stream has waited.
+        of copies that CUDA does not wait for, only a call has waited that spent most of its time,
+        besides the copy's, while the GPU was not done with earlier work of the stream.
         """
         ops, calls = self._ops, self._calls
         copies = np.flatnonzero(np.isin(ops.kind, (OpKind.COPY, OpKind.MEMSET)) & (ops.call >= 0))
@@ -116,7 +116,8 @@ class CallWaits:
         ran = (ops.start_ns[copies] >= calls.start_ns[call]) & (
             ops.end_ns[copies] <= calls.end_ns[call] + early_ns
         )
-        queued = self._before_in_stream()[copies] > calls.start_ns[call]
+        rest_ns = calls.end_ns[call] - calls.start_ns[call] - (ops.end_ns - ops.start_ns)[copies]
+        queued = self._before_in_stream()[copies] > calls.start_ns[call] + rest_ns // 2
         self._wait_for_own(copies[ran & (queued | ~asynchronous)])
 
     def _find_blocking_launches(self) -> None:

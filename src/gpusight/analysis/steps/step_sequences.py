@@ -114,9 +114,36 @@ def periodic_steps(
         vague = choose_period([sequence], strict[-1], min_kinds=_MIN_KINDS)
         if vague is not None and (step is None or _is_better(vague, step, strict[-1])):
             step = vague
+    step = step or _of_one_thread(launches, pauses, loads)
     if step is None or _is_too_small(launches, step) or _is_concurrent(launches, step):
         return None
     return _steps(launches, step, work["process"][0])
+
+
+def _of_one_thread(launches: pl.DataFrame, pauses: Ints, loads: Ints) -> Period | None:
+    """Find steps of several threads that launch at the same time, by what one of them launches.
+
+    Chance decides the order of their launches, but not that of each thread.
+    """
+    works = launches["table"].to_numpy() != _WAITS
+    thread = launches["thread"].fill_null(-1).to_numpy()
+    threads, count = np.unique(thread[works], return_counts=True)
+    if len(threads) < 2:
+        return None
+    rows = np.flatnonzero(thread == threads[int(np.argmax(count))])
+    period = choose_period([_activities(launches[rows], _CODINGS[1], pauses[rows], loads[rows])])
+    if period is None or period.coverage < _MIN_COVERAGE:
+        return None
+    starts = rows[period.starts]
+    # What other threads launch after the wait of a step belongs to the next one.
+    waits = np.flatnonzero(~works)
+    before = np.append(-1, waits)[np.searchsorted(waits, starts)] + 1
+    starts = np.where(np.append(0, starts[:-1]) < before, before, starts)
+    usual = int(np.median(np.diff(starts)))
+    last = max(int(rows[period.ends[-1] - 1]) + 1, min(int(starts[-1]) + usual, launches.height))
+    return replace(
+        period, starts=starts, ends=np.append(starts[1:], last), next_start=last, inner=None
+    )
 
 
 def _is_certain(by_name: Activities, step: Period) -> bool:

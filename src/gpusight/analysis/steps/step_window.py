@@ -372,7 +372,7 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
             row["inner_loop"] = None if chosen.inner_loop is None else asdict(chosen.inner_loop)
         return pl.DataFrame([row], schema=_WINDOW_SCHEMA)
 
-    row = trace.derive("window-16", find).row(0, named=True)
+    row = trace.derive("window-18", find).row(0, named=True)
     if row["reason"] is not None:
         return NotApplicable("focus", row["reason"], row["hint"])
     kept, left_out = (tuple(TraceStep(**step) for step in row[key]) for key in _STEP_LISTS)
@@ -707,7 +707,8 @@ def _cut(launches: Ints, took: Ints, *, prepares: bool) -> int:
     if prepares and took[: empty + 1].max() > _LONG * usual_ns:
         return 0
     others = launches[empty + 1 :][works[empty + 1 :]]
-    usual = float(np.median(others)) if len(others) else 0.0
+    # Of two others, one may be a warm-up that compiles or tunes with launches of its own.
+    usual = float(np.quantile(others, 0.5, method="lower")) if len(others) else 0.0
     if empty:
         return empty + int(launches[empty] < _WHOLE_LAUNCHES * usual)
     if len(launches) < _MIN_STEPS or launches[0] >= _CUT_LAUNCHES * usual:

@@ -41,7 +41,7 @@ EXAMPLES: tuple[str, ...] = (
     "gpusight record -- python train.py --epochs 1",
     "gpusight record --stop -- python train.py",
     "gpusight record --whole -- python short.py",
-    "gpusight record --steps 10:12 --memory -o runs/ -- python train.py",
+    "gpusight record --steps 10-12 --memory -o runs/ -- python train.py",
     "gpusight record --range forward --stop -- ./solver input.cfg",
     "gpusight record --stacks-threads all -- python train.py",
     "gpusight record --with torch --python-stacks -- python train.py",
@@ -99,8 +99,8 @@ def _add_when(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--steps",
-        metavar="A:B",
-        help="only these steps of a Python program, counted from 0, both ends included: 3:7, 5 or "
+        metavar="A-B",
+        help="only these steps of a Python program, counted from 0, both ends included: 3-7, 5 or "
         "3: (steps are counted by gs.step(), or else by the first torch optimizer)",
     )
     group.add_argument(

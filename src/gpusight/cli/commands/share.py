@@ -111,5 +111,7 @@ def _print_next(shared: SharedCopy, args: argparse.Namespace) -> None:
     write_out("\n" + plain_lines(lines))
     if not args.quiet:
         path = safe_text(str(shared.path or shared.capture))
-        check = f"next: gpusight share --check {path}  (check it before you send it)"
-        write_out(f"{check if shared.path else f'next: gpusight share {path}'}\n")
+        if shared.path:
+            write_out(f"next: gpusight share --check {path}  (check it before you send it)\n")
+        elif shared.removed or shared.hash_names:
+            write_out(f"next: gpusight share {path}\n")

@@ -409,7 +409,7 @@ def _disk(
         CheckState.LIMITED,
         text,
         "A recording of a few minutes can take several gigabytes.",
-        "Record a few steps (--steps 3:7), or use another folder: "
+        "Record a few steps (--steps 3-7), or use another folder: "
         + ("-o FOLDER." if key == "output-disk" else "set TMPDIR."),
         effects=tuple(
             CheckEffect(tool, Ability.YES, "long recordings: the disk is nearly full")

@@ -29,7 +29,7 @@ _MAX_TIMINGS = 4
 _RANK_WARMUP, _RANK_TIMED, _RANK_RECORDED = 5, 10, 10
 """Ranks record the same steps, so none may decide by its own clock."""
 _NAMED_WARMUP, _MIN_NAMED_TIMED = 2, 2
-"""Of steps before `--steps A:B`: fewer say nothing."""
+"""Of steps before `--steps A-B`: fewer say nothing."""
 
 
 class TimingPhase(enum.Enum):
@@ -100,7 +100,7 @@ class TimingSchedule:
 
     Without numbers from the user, `warmup` ends when steps take alike, and timed and recorded steps
     are as many as fill a short time. When another source begins to count steps (an optimizer after
-    calls of the model), warm-up begins again. `--steps A:B` sets which are recorded; those just
+    calls of the model), warm-up begins again. `--steps A-B` sets which are recorded; those just
     before them are timed.
     """
 

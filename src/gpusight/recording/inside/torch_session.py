@@ -122,7 +122,7 @@ class TorchSession:
         """Write the commands that record the active steps of this very program."""
         program, schedule = shlex.join(sys.orig_argv), self._schedule
         first, active = schedule.before, schedule.active
-        steps = f"{first}:{'' if active is None else first + active - 1}"
+        steps = f"{first}:" if active is None else f"{first}-{first + active - 1}"
         end = "stop" if schedule.cycles == 1 else f"repeat:{schedule.cycles}"
         return (
             f"  gpusight record --steps {steps} -- {program}\n"

@@ -169,7 +169,7 @@ def _torch_way(context: RuleContext, collectives: str) -> tuple[str, str]:
             return _FSDP, _FSDP_CODE
         if any(word in collectives for word in REPLICATED):
             return _DDP, ExposedCommunication.code
-        return _OTHER, _ASYNC_CODE
+        return _OTHER, _ALL_TO_ALL_CODE
     return _PARALLEL, _ASYNC_CODE
 
 
@@ -196,6 +196,11 @@ _OTHER = (
 _ASYNC_CODE = """\
 work = torch.distributed.all_reduce(partial, async_op=True)
 other = independent(x)  # overlaps with the all-reduce
+work.wait()
+"""
+_ALL_TO_ALL_CODE = """\
+work = torch.distributed.all_to_all_single(received, sent, async_op=True)
+other = shared_experts(x)  # overlaps with the all-to-all
 work.wait()
 """
 _FSDP_CODE = """\

@@ -256,7 +256,9 @@ def _match(
         measured_ns=left_ns,
         why=HostBound.queued_why if cause is IdleCause.QUEUED else "",
         fix=_fix(context, causes, by_cause, activity, threads, early=early),
-        code=_code(context, cause, activity[cause]),
+        code=context.framework.choose(torch=_TORCH_MORE_STEPS, cuda=_MORE_STEPS)
+        if early
+        else _code(context, cause, activity[cause]),
         lines=() if cause is IdleCause.QUEUED else lines_behind(context, *causes),
         where_time="measured GPU idle time (before other fixes)" if others else "",
         where=largest(
@@ -516,6 +518,10 @@ def _code(context: RuleContext, cause: IdleCause, activity: tuple[FindingLocatio
     return change + framework.choose(torch=_TORCH_RANGE, cuda=_CUDA_RANGE, jax=_JAX_RANGE)
 
 
+_TORCH_MORE_STEPS = """\
+schedule = torch.profiler.schedule(wait=1, warmup=2, active=5)  # and prof.step() in each step
+"""
+_MORE_STEPS = "gpusight record --steps 10:20 -- ./program\n"
 _OWN_CODE = (IdleCause.HOST, IdleCause.FRAMEWORK)
 _H2D_COPY = "H2D copy"
 _TORCH_LOADER = """\

@@ -52,7 +52,7 @@ class ProfilerOverhead(TimelineRule):
     code = """\
 schedule = torch.profiler.schedule(wait=5, warmup=3, active=3)
 torch.profiler.profile(schedule=schedule, record_shapes=False, with_stack=False)
-# or: gpusight record --steps 5:7 -- python train.py
+# or: gpusight record --steps 5-7 -- python train.py
 """
     verify = "The step time is close to that without a profiler."
     effort = "config"
