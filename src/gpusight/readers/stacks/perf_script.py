@@ -98,7 +98,7 @@ class _Samples:
         return name
 
     def weights(self) -> list[float]:
-        """Return the time of each sample: what perf says, else the usual one between two."""
+        """Return the time of each sample: what perf reports, else the usual one between two."""
         times: dict[int, list[int]] = {}
         for thread, time_ns, _, _ in self.rows:
             times.setdefault(thread, []).append(time_ns)
