@@ -111,8 +111,17 @@ def names_of(series: pl.Series) -> list[str]:
 
 def is_named(names: pl.Series, wanted: Callable[[str], object]) -> pl.Series:
     """Return which rows have a wanted name, looking at each distinct one once."""
-    codes = [code for code, text in enumerate(names_of(names)) if wanted(text)]
-    return names.to_physical().is_in(codes)
+    rows = names.to_physical()
+    # Of a stretch of a long capture with many names, only those that occur are looked at.
+    if isinstance(names.dtype, pl.Enum) and len(names.dtype.categories) > _MANY_NAMES:
+        used = rows.unique().drop_nulls()
+        texts = zip(used.to_list(), names.dtype.categories.gather(used).to_list(), strict=True)
+        return rows.is_in([code for code, text in texts if wanted(text)])
+    return rows.is_in([code for code, text in enumerate(names_of(names)) if wanted(text)])
+
+
+_MANY_NAMES = 1_000
+"""From here on, finding out which names occur is cheaper than looking at all of them."""
 
 
 def kept(frame: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:

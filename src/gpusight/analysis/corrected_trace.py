@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -142,6 +142,26 @@ class Correction:
         return f"{taken} of {self.tool}"
 
 
+class _Knots(NamedTuple):
+    """Moments and where they are moved to, as `interp` reads them; the first and last exactly."""
+
+    before: Reals
+    after: Reals
+    first_before: int
+    last_before: int
+    first_after: int
+    last_after: int
+
+    @classmethod
+    def of(cls, before: Ints, after: Ints) -> _Knots:
+        exact = (int(times[at]) for times in (before, after) for at in (0, -1))
+        return cls(before.astype(np.float64), after.astype(np.float64), *exact)
+
+
+_AT_ONCE = 1 << 20
+"""Times that are moved at once, so that what is needed for it stays small."""
+
+
 class MovedTimes:
     """Moves times of a capture to where a replay puts them."""
 
@@ -215,8 +235,10 @@ class MovedTimes:
             numbers = np.unique(threads).tolist()
             self._rows_of[table] = [(n, np.flatnonzero(threads == n)) for n in numbers]
         for thread, rows in self._rows_of[table]:
-            for times in moved.values():
-                times[rows] = self.moments(thread, times[rows])
+            for first in range(0, len(rows), _AT_ONCE):
+                some = rows[first : first + _AT_ONCE]
+                for times in moved.values():
+                    times[some] = self.moments(thread, times[some])
         return pl.DataFrame(moved)
 
     def _threads(self, table: str) -> Ints:
@@ -231,39 +253,25 @@ class MovedTimes:
 
     def moments(self, thread: int, times: Ints) -> Ints:
         """Move moments of a thread, or of none: between its calls in proportion."""
-        before, after = self._knots.get(thread, self._knots[NONE])
-        inside = np.interp(times, *self._float_knots.get(thread, self._float_knots[NONE]))
-        later = times - before[-1] + after[-1]
+        knots = self._knots.get(thread, self._knots[NONE])
+        inside = np.interp(times, knots.before, knots.after)
+        later = times - knots.last_before + knots.last_after
         moved: Ints = np.where(
-            times <= before[0], times, np.where(times >= before[-1], later, inside)
+            times <= knots.first_before, times, np.where(times >= knots.last_before, later, inside)
         )
         return moved.astype(np.int64)
 
     def recorded(self, *moments: int) -> tuple[int, ...]:
         """Return when moments of a replay are in the capture."""
-        before, after = self._knots[NONE]
-        float_before, float_after = self._float_knots[NONE]
-        back = np.interp(moments, float_after, float_before)
-        later = np.array(moments) - after[-1] + before[-1]
-        back = np.where(np.array(moments) >= after[-1], later, back)
-        earlier = np.array(moments) <= after[0]
+        knots = self._knots[NONE]
+        back = np.interp(moments, knots.after, knots.before)
+        later = np.array(moments) - knots.last_after + knots.last_before
+        back = np.where(np.array(moments) >= knots.last_after, later, back)
+        earlier = np.array(moments) <= knots.first_after
         return tuple(np.where(earlier, moments, back).astype(np.int64).tolist())
 
     @cached_property
-    def _float_knots(self) -> dict[int, tuple[Reals, Reals]]:
-        """The knots as `interp` reads them, which otherwise copies them for every step."""
-        floats = {
-            thread: (before.astype(np.float64), after.astype(np.float64))
-            for thread, (before, after) in self._knots.items()
-            if thread != NONE
-        }
-        same = (t for t in floats if self._knots[t] is self._knots[NONE])
-        before, after = self._knots[NONE]
-        none = floats[busiest] if (busiest := next(same, None)) is not None else None
-        return floats | {NONE: none or (before.astype(np.float64), after.astype(np.float64))}
-
-    @cached_property
-    def _knots(self) -> dict[int, tuple[Ints, Ints]]:
+    def _knots(self) -> dict[int, _Knots]:
         """Times before and after of the calls of each thread; of no thread: of the busiest one."""
         knots = {}
         for number, edges in self._calls.items():
@@ -272,12 +280,14 @@ class MovedTimes:
                 for at in range(2)
             )
             # A call that ends after the window in one of the two must not run backwards.
-            knots[number] = np.maximum.accumulate(before), np.maximum.accumulate(after)
+            knots[number] = _Knots.of(np.maximum.accumulate(before), np.maximum.accumulate(after))
         self._calls.clear()
+        busiest = max(knots, key=lambda number: len(knots[number].before), default=NONE)
+        if busiest in knots:
+            return knots | {NONE: knots[busiest]}
         (first, *_), (_, last, *_) = self._spans[0], self._spans[-1]
         ends = np.array([first, last]), np.array([self.start_ns, self.end_ns])
-        busiest = max(knots, key=lambda number: len(knots[number][0]), default=NONE)
-        return {NONE: ends} | knots | ({NONE: knots[busiest]} if knots else {})
+        return {NONE: _Knots.of(*ends)}
 
     def _gpu_times(self, table: str) -> pl.DataFrame:
         """Return when GPU activities run: as replayed, others with what runs at their time."""

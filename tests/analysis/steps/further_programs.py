@@ -572,3 +572,16 @@ def parameter_groups_updated_one_by_one(r: Recorder) -> None:
         backward(r, 1)
         for _ in range(100):
             r.kernels(ADAM, ADD, FILL, grid=40, gpu_us=5)
+
+
+@further
+def pairs_rebuilt_when_needed(r: Recorder) -> None:
+    """Molecules: lists of pairs are rebuilt after any number of steps."""
+    for n in range(some(r, 60, 90)):
+        r.step()
+        if n % 30 in (3, 5, 17, 18) or r.rng.random() < 0.03:
+            r.kernels("bin_atoms", "build_pairs", "sort_pairs", gpu_us=150)
+        r.kernels("spread", "forward_fft", "solve", "inverse_fft", "gather", gpu_us=60)
+        r.kernels("nonbonded", "leapfrog", "constraints", gpu_us=60)
+        r.d2h(200_000)
+        r.host(90)

@@ -8,17 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpusight.cli.commands import COMMANDS, memory
 from gpusight.cli.main import main
 from tests.shared import DATA
 
 TRACE = str(DATA / "gpt_small_forward.json.gz")
 SNAPSHOT = str(DATA / "memory_snapshot.pickle")
-
-
-@pytest.fixture(autouse=True)
-def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(COMMANDS, "memory", memory)
 
 
 @pytest.mark.parametrize("capture", [TRACE, SNAPSHOT, str(DATA / "dataload.sqlite")])

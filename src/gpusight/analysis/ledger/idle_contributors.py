@@ -270,12 +270,12 @@ class IdleContributors:
         if not len(ops):
             return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(op))
         kind, row = (np.where(op >= 0, column[op], NONE) for column in (ops.kind, ops.row))
-        others = len(self._kernels)
+        kernel_names = trace.table("kernels", ["name"])["name"]
+        others = len(names_of(kernel_names))
         code = np.where(kind >= 0, others + kind - 1, NONE)
         kernels, copies = (np.flatnonzero(kind == k) for k in (OpKind.KERNEL, OpKind.COPY))
         if len(kernels):
-            names = trace.table("kernels", ["name"])["name"].to_physical()
-            code[kernels] = names.gather(row[kernels]).to_numpy()
+            code[kernels] = kernel_names.to_physical().gather(row[kernels]).to_numpy()
         if len(copies):
             kinds = trace.table("copies", ["kind"])["kind"]
             unknown = len(names_of(kinds))

@@ -265,6 +265,8 @@ class _DeviceSums:
     entries: dict[str, Ints] = field(default_factory=dict)
     """The ns of each entry, by step."""
     own: Sequence[TraceStep] = ()
+    bounds: tuple[Ints, Ints] = (np.empty(0, np.int64), np.empty(0, np.int64))
+    """When these steps begin and end."""
 
     @classmethod
     def of(
@@ -305,8 +307,8 @@ class _DeviceSums:
             self.idle.setdefault(kind, []).extend(parts)
         if not self.entries:
             self.own = _steps_on(stretch.schedule, account, steps)
-        bounds = step_spans(trace, self.own) if self.own else (np.empty(0, np.int64),) * 2
-        inside = account.between(*(np.clip(bound, *span) for bound in bounds))
+            self.bounds = step_spans(trace, self.own) if self.own else self.bounds
+        inside = account.between(*(np.clip(bound, *span) for bound in self.bounds))
         for entry, ns in zip(account.names, inside.T, strict=True):
             self.entries[entry] = self.entries.get(entry, 0) + ns
 

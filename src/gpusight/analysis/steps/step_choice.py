@@ -55,6 +55,8 @@ _SMALL = 0.1
 """Part of a period's kernels that something done every few periods adds at most."""
 _WILD = 1.0
 """Variation of the number of inner periods from which on outer ones have nothing in common."""
+_IRREGULAR = 0.5
+"""The same from which on a few kernels before a run of inner periods are no start of an outer."""
 _SWEEP = 0.5
 """Variation of the time of inner periods, from outer to outer, of a benchmark of several sizes."""
 _MAX_LOOKED_AT = 9
@@ -423,7 +425,9 @@ def _is_request(sequence: Activities, outer: Period, inner: Period, outside: flo
     boundaries = _boundaries(sequence, outer, inner)
     if boundaries.is_reset or boundaries.does_less:
         return True
-    return boundaries.prepared > _SMALL * own or outside > _MAJORITY
+    # What is rebuilt when it is needed comes after any number of steps.
+    prepares = boundaries.prepared > _SMALL * own and variation <= _IRREGULAR
+    return prepares or outside > _MAJORITY
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import polars as pl
 from gpusight.errors import DamagedCaptureError
 from gpusight.readers.nsys import nsys_machine, raw_tables
 from gpusight.readers.nsys.column_rules import ROW
-from gpusight.readers.nsys.python_stacks import DOMAINS, NOT_EXPORTED, read_python_stacks
 from gpusight.readers.nsys.raw_tables import (
     MISSING,
     NOT_A_NUMBER,
@@ -100,6 +99,8 @@ class NsysSource(TraceSource):
             yield f"{stacks.unreadable:,} Python stacks of nsys do not fit their schema, left out"
         names = self.__dict__.get("_naming_rows")
         if names is not None and self.python_stacks.samples.is_empty():
+            from gpusight.readers.nsys.python_stacks import DOMAINS, NOT_EXPORTED
+
             name = pl.coalesce("text", "registered")
             is_theirs = (pl.col("eventType") == raw_tables.NVTX_DOMAIN) & name.is_in(DOMAINS)
             keys = names.filter(is_theirs)["domain"].drop_nulls().unique()
@@ -115,6 +116,8 @@ class NsysSource(TraceSource):
     @cached_property
     def python_stacks(self) -> PythonStacks:
         """The stacks of Python threads that nsys recorded."""
+        from gpusight.readers.nsys.python_stacks import read_python_stacks
+
         return read_python_stacks(self.raw, self.strings)
 
     def _missing_columns(self) -> Iterable[str]:
