@@ -13,10 +13,11 @@ import pytest
 import gpusight as gs
 from gpusight import rank_files
 from gpusight.errors import CaptureError, GpusightError
-from gpusight.rank_files import DigestRequest, rank_captures, read_ranks
+from gpusight.rank_files import DigestReply, DigestRequest, rank_captures, read_ranks
 from tests.analysis.ranks.jobs import MS, NONE, THREAD, Delay, job_traces
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from gpusight.trace.trace import Trace
@@ -73,6 +74,25 @@ def test_a_folder_a_glob_and_files_are_the_same_job(folder: Path) -> None:
 def test_processes_give_the_same_bytes(folder: Path) -> None:
     one, two = (gs.ranks(folder, cache=False, jobs=jobs).to_json() for jobs in (1, 2))
     assert one == two
+
+
+def test_small_captures_start_no_processes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes take longer to start than one needs to read them; large ones are shared out."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    started: list[int] = []
+    in_processes = rank_files._in_processes
+
+    def counted(requests: Sequence[DigestRequest], count: int) -> list[DigestReply]:
+        started.append(count)
+        return in_processes(requests, count)
+
+    monkeypatch.setattr(rank_files, "_in_processes", counted)
+    captures = rank_captures([folder])
+    small = read_ranks(captures, cache=False)
+    assert started == []
+    monkeypatch.setattr(rank_files, "_SMALL_BYTES", 1_000)
+    assert read_ranks(captures, cache=False) == small
+    assert started == [2]
 
 
 def test_opened_captures_are_ranks_too(folder: Path) -> None:

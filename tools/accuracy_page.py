@@ -27,12 +27,14 @@ MAX_ERROR = 0.20
 CAUSES: dict[str, str] = {
     "triton_fused": (
         "The window ends with torch.profiler's own last wait, and what the profiler does before it "
-        "counts as time between steps: 7%, in the trace of torch.profiler only."
+        "counts as time between steps: 7%, in the trace of torch.profiler only. Time after the "
+        "last GPU work no longer counts; not scored again."
     ),
     "large_gemms": (
         "`between-steps` claims 6% in the trace of torch.profiler. Likely its last wait for the "
         "GPU, 12.7 ms after the program's, counted to the last step, as in a trace of "
-        "graph_messages (held out)."
+        "graph_messages (held out). Time after the last GPU work no longer counts; not scored "
+        "again."
     ),
     "anomaly_training": (
         "The time of forward tracebacks is estimated from the launches of the backward pass: 24 "
@@ -76,9 +78,9 @@ CAUSES: dict[str, str] = {
         "a program without PyTorch does not have."
     ),
     "elementwise_formulas": (
-        "The prediction makes one kernel of a chain of 11 and keeps the reductions and the "
-        "kernels next to them, 28% of the kernel time. LayerNorm and GELU as operators replace "
-        "these too."
+        "The prediction made one kernel of a chain of 11 and kept the reductions and the kernels "
+        "next to them, 28% of the kernel time. LayerNorm and GELU as operators replace these too. "
+        "Chains now go on across reductions over rows; not scored again."
     ),
     "host_ranking": (
         "NumPy on the host: the run with torch.profiler was as slow before the recording as in it."
@@ -115,10 +117,10 @@ CAUSES: dict[str, str] = {
         "before and after the repair, and that finding comes first in both."
     ),
     "ode_solver": (
-        "A step is a call of the field with 6 launches, and `launch-bound` passes; `host-bound` "
-        "names the same time. `record` timed 123 to 216 µs per call, 85 µs without a profiler: "
-        "likely its first calls. Of the repaired program it recorded the calls before the CUDA "
-        "graph was made."
+        "A step is a call of the field with few launches, and the prediction launched a graph for "
+        "each. Now calls of so little GPU work share one; not scored again. `record` timed 123 to "
+        "216 µs per call, 85 µs without a profiler: likely its first calls. Of the repaired "
+        "program it recorded the calls before the CUDA graph was made."
     ),
     "prompts_one_by_one": (
         "`record` timed 40 to 81 ms per token, the recorded ones take 9 to 15 ms, so nothing is "

@@ -31,7 +31,7 @@ from gpusight.results import NotApplicable
 from gpusight.trace.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import polars as pl
 
@@ -43,6 +43,8 @@ DIGEST_SUFFIX = ".ranks"
 _FIRST_BYTES = len('{"format":""}') + len(FORMAT)
 WORKER = (sys.executable, "-m", "gpusight.rank_files")
 """The command line of a process that reads captures."""
+_SMALL_BYTES = 16_000_000
+"""Captures that are no larger together are read about as fast by one process as by two."""
 _TRIES = 2
 """How often a capture is read whose process died: it may have been killed for memory."""
 
@@ -126,7 +128,7 @@ def read_ranks(
             replies[number] = (str(capture), _stored(capture))
         else:
             requests[number] = DigestRequest(str(capture), steps, window, warmup, cache)
-    processes = min(len(requests), jobs or os.cpu_count() or 1)
+    processes = min(len(requests), jobs or _useful_processes(requests.values()))
     if cluster is not None and requests:
         answers = cluster.read(list(requests.values()))
     elif processes <= 1:
@@ -138,6 +140,16 @@ def read_ranks(
     ordered = [replies[number] for number in range(len(captures))]
     digests = [digest for _, reply in ordered for digest in reply.digests]
     return digests, [UnreadRank(path, reply.reason) for path, reply in ordered if reply.reason]
+
+
+def _useful_processes(requests: Iterable[DigestRequest]) -> int:
+    """Return one where captures are read before other processes would have started."""
+    total = 0
+    for request in requests:
+        path = Path(request.path)
+        # What is no plain file, such as an exported folder, counts as large.
+        total += path.stat().st_size if path.is_file() else _SMALL_BYTES + 1
+    return 1 if total <= _SMALL_BYTES else os.cpu_count() or 1
 
 
 def is_digest_file(path: Path) -> bool:

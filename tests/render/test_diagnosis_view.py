@@ -668,3 +668,15 @@ def test_lines_to_paste_that_are_called_python_are_python(rule: TimelineRule) ->
         code = rule.snippet(framework)
         if language(code) == "python":
             ast.parse(code)
+
+
+@pytest.mark.parametrize("width", [60, 70, 80, 100])
+def test_the_facts_of_a_headline_are_never_cut(width: int) -> None:
+    result = diagnosis(finding("input-starved", 80.0))
+    path = "runs/" + "a_model_with_many_words_" * 6 + ".nsys-rep"
+    result = replace(result, meta={**result.meta, "path": path})
+    head = text(result, details=False, width=width).partition("\nidle ")[0]
+    assert "10 steps of 10.0 ms (2 warm-up steps excluded), GPU busy 19.4%" in head.replace(
+        "\n", " "
+    )
+    assert max(map(len, head.splitlines())) <= width

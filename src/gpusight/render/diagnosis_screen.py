@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 
 
 MAX_LINES = 15
-_MAX_HEAD_LINES = 2
+_MAX_HEAD_LINES, _MAX_NARROW_HEAD_LINES = 2, 3
+_NARROW = 80
+"""Below as many columns, the headline may have a line more: it is never cut inside its facts."""
 _MAX_NOTE_LINES = 2
 _DETAIL = re.compile(
     r": (?=\d|about |GPU idle )| (?=stalls the GPU )| \(|(?<!above) \d[\d.]*%(?=$| \()"
@@ -106,14 +108,16 @@ _MIN_NAME_WIDTH = 16
 
 
 def _head_lines(text: str, width: int | None) -> list[StyledLine]:
-    """Wrap the headline to two lines; the name of a file that needs more loses its middle."""
+    """Wrap the headline to few lines; the name of a file that needs more loses its middle."""
+    is_narrow = width is not None and width < _NARROW
+    max_lines = _MAX_NARROW_HEAD_LINES if is_narrow else _MAX_HEAD_LINES
     lines = list(wrapped_lines(text, width, "", "bold"))
     name, _, rest = safe_text(text).partition(": ")
-    if width is not None and (len(lines) > _MAX_HEAD_LINES or display_width(name) >= width):
-        room = min(width - 1, _MAX_HEAD_LINES * width - width // 4 - display_width(rest))
+    if width is not None and (len(lines) > max_lines or display_width(name) >= width):
+        room = min(width - 1, max_lines * width - width // 4 - display_width(rest))
         text = f"{shorten_middle(name, max(_MIN_NAME_WIDTH, room))}: {rest}"
-        text = shorten_middle(text, _MAX_HEAD_LINES * width - width // 8)
-        lines = list(wrapped_lines(text, width, "", "bold"))[:_MAX_HEAD_LINES]
+        text = shorten_middle(text, max_lines * width - width // 8)
+        lines = list(wrapped_lines(text, width, "", "bold"))[:max_lines]
     return lines
 
 

@@ -402,7 +402,7 @@ def _numbers(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def _sentence(numbers: dict[str, Any]) -> str:
     ratio = numbers["time_ratio"]
     text = (
-        f"Softmax takes {format_real(ratio)} times as long as one of attention's two"
+        f"Softmax takes {ratio:.3g} times as long as one of attention's two"
         f" matmuls ({format_time(numbers['softmax_time'])} against"
         f" {format_time(numbers['matmul_time'])} per call)"
     )
