@@ -140,6 +140,20 @@ def test_one_rank_alone_has_no_straggler(calm: Path, capsys: pytest.CaptureFixtu
     assert main(["gate", "--max", "exposed_communication=50%", one]) == 0
 
 
+def test_a_limit_on_stragglers_does_not_pass_without_all_ranks(
+    slow: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The late rank is the one that is missing."""
+    for file in slow.iterdir():
+        if "rank1" not in file.name:
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    command = ["gate", "--no-cache", "--max", "straggler=5%", str(tmp_path)]
+    assert main(command) == 3
+    assert "rank 1 of 3 missing, which may be late" in " ".join(capsys.readouterr().out.split())
+    assert main([*command, "--allow-changed", "incomplete"]) == 0
+    assert main(["gate", "--no-cache", "--max", "exposed_communication=1s", str(tmp_path)]) == 0
+
+
 def test_units_of_these_limits(calm: Path) -> None:
     with pytest.raises(UsageError, match="a part of the step"):
         gs.gate(calm, limits="straggler=5ms")

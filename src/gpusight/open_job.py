@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -170,7 +170,19 @@ def _job_digest(answer: JobRanks, blocks: int) -> JobDigest:
         communication_ns=series("communication_ns"),
         wait_ns=series("wait_ns") if known else None,
         straggler_share=max(costs, default=0.0) if answer.meta["steps"] else None,
+        missing=_missing(answer),
     )
+
+
+def _missing(answer: JobRanks) -> str:
+    """Name the ranks that are not among the captures, or cannot be read."""
+    ranks = answer.meta["missing_ranks"]
+    if ranks:
+        shown = ", ".join(map(str, ranks[:3])) + (", …" if len(ranks) > 3 else "")
+        word = "rank" if len(ranks) == 1 else "ranks"
+        return f"{word} {shown} of {answer.meta['world_size']} missing, which may be late"
+    unread = [PurePath(rank.file).name for rank in answer.unread if rank.rank is None]
+    return f"not read: {', '.join(unread[:3])}" if unread else ""
 
 
 def _opened_first(answer: JobRanks) -> list[int]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +15,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from benchmarks.generate import generate
 from gpusight.cli.main import main
 from gpusight.readers import column_cache
 from gpusight.readers.cache_folder import open_entry
@@ -282,3 +287,36 @@ def test_warnings_of_a_trace_that_is_cached_take_no_walk_through_it(
             assert "3 events have no number" in trace.warnings
     assert len(walks) == 1
     assert list(folder.rglob("outline.record"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for one process")
+def test_an_interrupted_command_leaves_a_usable_cache(tmp_path: Path) -> None:
+    capture, cache = tmp_path / "x.sqlite", tmp_path / "cache"
+    generate(100_000, capture)
+    environment = {**os.environ, "GPUSIGHT_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-m", "gpusight", "ranges", str(capture), "--format", "csv"]
+
+    def start(*options: str) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [*command, *options], env=environment, stdout=pipe, stderr=pipe, text=True
+        )
+
+    expected, _ = start("--no-cache").communicate()
+    assert not cache.exists()
+    interrupted = set()
+    # While it starts, reads, or once files of the cache are being written.
+    for moment in (0.4, 0.7, 1.0, "*", "*/*", "*/*/*"):
+        running = start()
+        if isinstance(moment, float):
+            time.sleep(moment)
+        else:
+            while running.poll() is None and not any(cache.glob(moment)):
+                time.sleep(0.005)
+        running.send_signal(signal.SIGINT)
+        running.communicate()
+        interrupted.add(running.returncode)
+        found, errors = start().communicate()
+        assert (found, errors) == (expected, "")
+        shutil.rmtree(cache, ignore_errors=True)
+    assert interrupted != {0}

@@ -82,6 +82,7 @@ STACK_SOURCES = {
     "torch-stack": "Python stacks of torch.profiler",
     "folded": "folded stacks",
     "speedscope": "a speedscope profile",
+    "perf": "samples of perf",
 }
 """Where stacks come from, in words."""
 DEF_LINES = (

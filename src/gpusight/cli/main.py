@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import gc
 import os
 import re
 import sys
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+_OBJECTS_BETWEEN_COLLECTIONS = 50_000
 DESCRIPTION = "From a GPU profile to what to fix, ranked by the time it saves."
 EPILOG = (
     "gpusight FILE is short for gpusight diagnose FILE. gpusight help COMMAND shows the options "
@@ -279,6 +281,8 @@ def run() -> NoReturn:
 
     Freeing the tables of a large capture takes longer than many commands.
     """
+    # Looking for garbage every 700 objects takes a tenth of the start, and finds none in imports.
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     code = main()
     cache = sys.modules.get("gpusight.readers.column_cache")
     with contextlib.suppress(OSError):  # reported already, or a broken pipe

@@ -67,7 +67,8 @@ def other_parts(digests: Sequence[Digest], command: str) -> NotApplicable | None
 
 INCOMPLETE, PROFILER, STEPS = "incomplete", "profiler", "steps"
 KINDS = {
-    INCOMPLETE: "a capture lost kernels, or its reader or profiler reports lost data",
+    INCOMPLETE: "a capture lost kernels, its reader or profiler reports lost data, or ranks are "
+    "missing",
     "gpu-model": "another GPU model, or an unknown one",
     "gpus": "another number of GPUs",
     PROFILER: "only some captures are corrected for the profiler's overhead",
@@ -83,6 +84,8 @@ MAX_STEPS_CHANGE = 0.1
 """Change of the number of steps above which captures do not cover the same run."""
 WHOLE_CAPTURE = ("memory_peak",)
 """Metrics of a whole capture, which may grow with its steps; the others are per step."""
+OF_ALL_RANKS = ("straggler", "wait_for_ranks")
+"""Metrics that ranks whose captures are missing may change."""
 _NUMBER = re.compile(r"\d[\d,]*")
 
 
@@ -97,11 +100,15 @@ class Difference:
     """Data may be lost: then not even a ceiling passes, which needs no baseline."""
     whole: bool = False
     """It concerns metrics of whole captures only (`WHOLE_CAPTURE`), none per step."""
+    of_ranks: bool = False
+    """It concerns metrics of all ranks only (`OF_ALL_RANKS`)."""
 
     def concerns(self, metric: str) -> bool:
         """Return whether it makes the two sides of a metric not comparable."""
         if self.kind == PROFILER:
             return slowed_by_profiler(metric)
+        if self.of_ranks:
+            return metric in OF_ALL_RANKS
         return not self.whole or metric in WHOLE_CAPTURE
 
     def document(self) -> dict[str, str]:
@@ -128,6 +135,9 @@ def differences(before: Sequence[Digest], after: Sequence[Digest]) -> tuple[Diff
         reasons = [digest.lost[KERNELS]] if KERNELS in digest.lost else []
         reasons += digest.reported_losses
         rows += [Difference(INCOMPLETE, f"{digest.label}: {why}", data=True) for why in reasons]
+        if digest.job is not None and digest.job.missing:
+            text = f"{digest.label}: {digest.job.missing}"
+            rows.append(Difference(INCOMPLETE, text, data=True, of_ranks=True))
     kernels = list(_kernels(every, after))
     rows += kernels
     if mixed := mixed_times(every):

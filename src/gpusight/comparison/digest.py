@@ -97,6 +97,8 @@ class JobDigest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The waits; None where no collective shows them."""
     straggler_share: float | None
     """Largest part of the step that a straggler costs; None where waits are not known."""
+    missing: str = ""
+    """Which ranks are not among the captures: one of them may be a straggler."""
 
 
 class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -65,6 +65,11 @@ _FOREIGN = (
     ),
     (b"PK\x03\x04", "is a zip archive", "unpack it first"),
     (
+        b"PERFILE2",
+        "is a recording of perf",
+        "print it as text first: perf script -i FILE > FILE.perf",
+    ),
+    (
         b"\x89HDF",
         "is an HDF5 export",
         "export SQLite instead: nsys export --type sqlite X.nsys-rep",
@@ -197,6 +202,12 @@ class FileStart(NamedTuple):
         start = self.text.removeprefix(BOM).lstrip()[:1]
         return start in (b"{", b"[") and not JAX_PLANE.match(self.text)
 
+    def is_perf_script(self) -> bool:
+        """Whether `perf script` printed it."""
+        from gpusight.readers.stacks.perf_script import is_perf_script
+
+        return is_perf_script(self.text)
+
     def is_speedscope(self) -> bool:
         """Find JSON that names speedscope's format, or has its shared frames."""
         return self.is_json() and is_speedscope(self.text)
@@ -240,6 +251,7 @@ READERS: tuple[tuple[Callable[[FileStart], object], str], ...] = (
     (FileStart.is_ncu_log, _NCU_TEXT),
     (lambda start: start.text.startswith(_PROTOBUF_FIELD_1), "jax.jax_profile:xplane_source"),
     (lambda start: is_folded(start.text), "stacks.imported_stacks:folded_source"),
+    (FileStart.is_perf_script, "stacks.perf_script:perf_source"),
 )
 """How files are recognized, in this order, and their reader: a module of `readers` and what is
 called with the path. The forms of Nsight Systems are recognized before and share one reader."""

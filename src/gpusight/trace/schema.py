@@ -254,7 +254,7 @@ STACK_SAMPLES = TraceTable(
         name_column(
             "source",
             "`gpusight`, `nsys-cpu`, `nsys-cuda-backtrace`, `nsys-osrt-backtrace`, `nsys-python`, "
-            "`torch-stack`, `folded` or `speedscope`",
+            "`torch-stack`, `folded`, `speedscope` or `perf`",
             required=True,
         ),
     ),

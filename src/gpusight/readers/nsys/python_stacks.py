@@ -10,7 +10,6 @@ import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import polars as pl
 
 from gpusight.readers.nsys import raw_tables
@@ -18,6 +17,8 @@ from gpusight.readers.nsys.raw_tables import MISSING, process_of
 from gpusight.readers.tables import TIME_LIMITS, as_table, shown_file
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from gpusight.readers.nsys.raw_tables import RawTables, StringTable
 
 
@@ -107,6 +108,8 @@ def _layouts(raw: RawTables) -> dict[tuple[int, int], StackLayout]:
 
 def _frame_type(named: dict[str, tuple[int, int]]) -> np.dtype[np.void] | None:
     """Return how a frame lies in memory; None if the entries are not those of a frame."""
+    import numpy as np  # few captures have such stacks, and it is slow to import
+
     function, file, line = (named.get(name, (0, -1)) for name in ("function", "file", "line"))
     if function[0] != _STRING or file[0] != _STRING or line[0] not in _SHORT | _LONG:
         return None
@@ -177,6 +180,8 @@ def _timed(own: pl.DataFrame, layout: StackLayout) -> pl.DataFrame:
 
 def _frames(payloads: pl.Series, layout: StackLayout, first: int) -> pl.DataFrame:
     """Return `stack`, `depth` and the numbers in the frames of distinct payloads."""
+    import numpy as np
+
     parts = payloads.bin.slice(layout.frames_at)
     counts = (parts.bin.size() // layout.frame.itemsize).to_numpy().astype(np.int64)
     rows = np.frombuffer(b"".join(parts.to_list()), layout.frame)

@@ -16,7 +16,7 @@ from gpusight.readers.tables import MAX_DURATION_NS, FrameSource, shown_file
 from gpusight.trace.trace import Meta
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from gpusight.trace.trace import TraceSource
@@ -68,7 +68,8 @@ def speedscope_source(path: Path) -> TraceSource:
     return FrameSource(partial(_read_speedscope, path))
 
 
-def _content(path: Path) -> bytes:
+def file_content(path: Path) -> bytes:
+    """Read a file of stacks, unpacked; refuses one that is too large."""
     blocks, content = FileBlocks(path), bytearray()
     for block in blocks:
         content += block
@@ -85,7 +86,7 @@ def _read_folded(path: Path) -> tuple[Meta, dict[str, pl.DataFrame]]:
     stacks: list[tuple[int, Stack, float]] = []
     frames: Frames = {}
     left_out = 0
-    for line in _content(path).decode("utf-8", "replace").split("\n"):
+    for line in file_content(path).decode("utf-8", "replace").split("\n"):
         match = _FOLDED_LINE.fullmatch(line)
         names = tuple(n.strip() for n in match["stack"].split(";")) if match else ()
         if match is None or not any(names):
@@ -97,7 +98,7 @@ def _read_folded(path: Path) -> tuple[Meta, dict[str, pl.DataFrame]]:
         stacks.append((1, kept, float(match["value"])))
     warnings = (f"{left_out:,} lines are not folded stacks and were left out",) if left_out else ()
     meta = _meta(path, "folded", (_NO_UNIT,), warnings)
-    return meta, _tables(path, "folded", stacks, frames, ("main",))
+    return meta, stack_tables(path, "folded", summed(stacks), frames, ("main",))
 
 
 def split_frame(name: str) -> tuple[str | None, int | None, str]:
@@ -111,7 +112,7 @@ def split_frame(name: str) -> tuple[str | None, int | None, str]:
 
 def _read_speedscope(path: Path) -> tuple[Meta, dict[str, pl.DataFrame]]:
     try:
-        document = msgspec.json.decode(_content(path))
+        document = msgspec.json.decode(file_content(path))
         listed = [_frame_of(frame) for frame in document["shared"]["frames"]]
         names = [name for name, _ in listed]
         profiles = document["profiles"]
@@ -134,7 +135,7 @@ def _read_speedscope(path: Path) -> tuple[Meta, dict[str, pl.DataFrame]]:
             hint="export it again",
         ) from error
     meta = _meta(path, "speedscope", tuple(notes), ())
-    return meta, _tables(path, "speedscope", stacks, dict(listed), tuple(threads))
+    return meta, stack_tables(path, "speedscope", summed(stacks), dict(listed), threads)
 
 
 def _frame_of(frame: dict[str, Any]) -> tuple[str, tuple[str | None, int | None, str]]:
@@ -184,34 +185,45 @@ def _meta(path: Path, source: str, notes: tuple[str, ...], warnings: tuple[str, 
     return Meta(path=str(path), source=source, tool=tool, notes=notes, warnings=warnings)
 
 
-def _tables(
+def summed(stacks: Iterable[tuple[int, Stack, float]]) -> list[tuple[int, Stack, float]]:
+    """Sum up equal stacks of a thread."""
+    sums: dict[tuple[int, Stack], float] = {}
+    for thread, stack, value in stacks:
+        sums[thread, stack] = sums.get((thread, stack), 0.0) + value
+    return [(*key, value) for key, value in sums.items()]
+
+
+def stack_tables(
     path: Path,
     source: str,
     stacks: Iterable[tuple[int, Stack, float]],
     frames: Frames,
-    threads: tuple[str, ...],
+    threads: Sequence[str],
+    modules: Mapping[str, str] | None = None,
+    times: Sequence[int] | None = None,
 ) -> dict[str, pl.DataFrame]:
-    """Sum up equal stacks of a thread; they have no times, so they come one after the other."""
-    sums: dict[tuple[int, Stack], float] = {}
-    for thread, stack, value in stacks:
-        if stack:
-            sums[thread, stack] = sums.get((thread, stack), 0.0) + value
-    if not sums:
+    """Make the tables of stacks with weights; without times they come one after the other.
+
+    `modules` has the binaries of frames, by the name of the frame.
+    """
+    rows = [row for row in stacks if row[1]]
+    if not rows:
         raise DamagedCaptureError(f"{path} has no stacks", hint="record it again")
     number: dict[Stack, int] = {}
-    for _, stack in sums:
+    for _, stack, _ in rows:
         number.setdefault(stack, len(number))
     if sum(map(len, number)) > _MAX_ROWS:
         raise DamagedCaptureError(f"{path} has too many frames", hint="shorten it")
-    weights = pl.Series([round(value) for value in sums.values()], dtype=pl.Int64)
+    weights = pl.Series([round(value) for _, _, value in rows], dtype=pl.Int64)
+    begin = weights.cum_sum() - weights if times is None else pl.Series(times, dtype=pl.Int64)
     samples = pl.DataFrame(
         {
-            "thread": [thread for thread, _ in sums],
-            "stack": [number[stack] for _, stack in sums],
+            "thread": [thread for thread, _, _ in rows],
+            "stack": [number[stack] for _, stack, _ in rows],
             "weight_ns": weights,
         }
     ).with_columns(
-        (weights.cum_sum() - weights).alias("time_ns"),
+        begin.alias("time_ns"),
         pl.lit(1, pl.Int64).alias("process"),
         pl.lit(source).alias("source"),
     )
@@ -219,8 +231,9 @@ def _tables(
         (key, at, name) for stack, key in number.items() for at, name in enumerate(stack[::-1])
     ]
     places = [frames[name] for _, _, name in names]
+    binaries = [(modules or {}).get(name) for _, _, name in names]
     return {
-        "stack_samples": samples,
+        "stack_samples": samples.sort("time_ns", maintain_order=True),
         "stack_frames": pl.DataFrame(
             {
                 "stack": pl.Series([key for key, _, _ in names], dtype=pl.Int64),
@@ -228,6 +241,7 @@ def _tables(
                 "file": pl.Series([file for file, _, _ in places], dtype=pl.String),
                 "line": pl.Series([line for _, line, _ in places], dtype=pl.Int64),
                 "function": pl.Series([function for _, _, function in places], dtype=pl.String),
+                "module": pl.Series(binaries, dtype=pl.String),
                 "kind": pl.Series(
                     [
                         "python" if (file or "").endswith(".py") else "native"
@@ -235,11 +249,11 @@ def _tables(
                     ],
                     dtype=pl.String,
                 ),
-                # Without a file nobody knows whose code it is: it is shown.
+                # Without a file or binary nobody knows whose code it is: it is shown.
                 "is_library": pl.Series(
                     [
-                        None if file is not None else function.startswith(_NOT_OWN)
-                        for file, _, function in places
+                        None if file or binary else function.startswith(_NOT_OWN)
+                        for (file, _, function), binary in zip(places, binaries, strict=True)
                     ],
                     dtype=pl.Boolean,
                 ),
