@@ -560,7 +560,7 @@ def test_limits_name_targets_that_follow_from_the_launch(planted: list[LaunchDia
     assert "dynamic_shared_bytes" in shared
     assert "registers" not in shared
     strided = first["copy_strided"].estimate
-    assert "needs 8% instead of 65% of the current time" in strided
+    assert "needs 8% instead of 65% of the present time" in strided
 
 
 def test_a_summed_finding_counts_the_launches_without_it() -> None:

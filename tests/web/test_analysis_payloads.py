@@ -152,3 +152,8 @@ def test_without_steps_the_middle_does(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"start_ns": 7**n, "end_ns": 7**n + 1, "name": f"k{n}"} for n in range(8)]
     note = "evaluated on 4 of 8 kernels, from the middle of the capture"
     assert sample_steps(build_trace(kernels=rows)) == StepSample(window=(7**2, 7**5), note=note)
+
+
+def test_an_estimated_step_time_is_named_as_one() -> None:
+    about = findings_payload(ViewerTimeline(opened(DATA / "gpt_small_forward.json.gz")), []).about
+    assert about.startswith("Without the profiler (estimate); with it (timeline) ")

@@ -206,7 +206,8 @@ def _about(diagnosis: TimelineDiagnosis) -> str:
     step_ns, recorded_ns = diagnosis.step_ns, diagnosis.focus.recorded_step_ns
     step, recorded = (format_time(ns, digits=3) for ns in (step_ns, recorded_ns or step_ns))
     if recorded != step:
-        texts.append(f"Without the profiler; with it (timeline) {recorded}/step.")
+        estimate = " (estimate)" if diagnosis.focus.is_estimate else ""
+        texts.append(f"Without the profiler{estimate}; with it (timeline) {recorded}/step.")
     return " ".join(texts)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpusight.analysis.gpu_schedule import build_schedule
 from gpusight.analysis.ledger.accounting import Accounting
-from gpusight.analysis.ledger.device_ledger import account, build_ledger
+from gpusight.analysis.ledger.device_ledger import DeviceSpans, account, build_ledger
 from gpusight.analysis.ledger.host_threads import HostTime
 from gpusight.analysis.ledger.idle_causes import host_time
 from gpusight.analysis.ledger.ledger_entries import IdleCause, label_work
@@ -118,6 +118,21 @@ def test_steps_split_the_same_time() -> None:
     rows = [dict(zip(gpu.names, row // US, strict=True)) for row in parts]
     assert [row["compute/matmul"] for row in rows] == [15, 10]
     assert [row["idle/unknown"] for row in rows] == [5, 5]
+
+
+@given(
+    edges=st.sets(st.integers(0, 30), min_size=2).map(sorted),
+    times=st.lists(st.integers(-3, 33), max_size=8),
+)
+def test_spans_cut_in_two_keep_what_they_count_for(edges: list[int], times: list[int]) -> None:
+    starts, ends = np.array(edges[:-1]), np.array(edges[1:])
+    spans = DeviceSpans(starts, ends, starts * 10, starts * 100)
+    cut = spans.cut(np.array(times, np.int64))
+    inside = {time for time in times if edges[0] < time < edges[-1]}
+    assert cut.start_ns.tolist() == sorted({*edges[:-1], *inside})
+    assert cut.end_ns.tolist() == [*cut.start_ns.tolist()[1:], edges[-1]]
+    of = [max(start for start in edges[:-1] if start <= at) for at in cut.start_ns.tolist()]
+    assert (cut.op.tolist(), cut.gap.tolist()) == ([10 * at for at in of], [100 * at for at in of])
 
 
 # What holds for every ledger: it sums to the window, nothing is negative, order means nothing.

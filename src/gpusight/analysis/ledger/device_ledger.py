@@ -89,11 +89,14 @@ class DeviceSpans:
         """Cut spans in two at these moments."""
         if not len(self):
             return self
-        inside = times[(times > self.start_ns[0]) & (times < self.end_ns[-1])]
-        starts = distinct(self.start_ns, inside)
-        at = search(self.start_ns, starts, side="right") - 1
+        inside = distinct(times[(times > self.start_ns[0]) & (times < self.end_ns[-1])])
+        after = search(self.start_ns, inside, side="right")
+        new = self.start_ns[after - 1] < inside
+        inside, after = inside[new], after[new]
+        starts = np.insert(self.start_ns, after, inside)
         ends = np.append(starts[1:], self.end_ns[-1])
-        return DeviceSpans(starts, ends, self.op[at], self.gap[at])
+        op, gap = (np.insert(column, after, column[after - 1]) for column in (self.op, self.gap))
+        return DeviceSpans(starts, ends, op, gap)
 
 
 @dataclass(frozen=True)
