@@ -188,8 +188,8 @@ def test_an_agent_walks_from_the_plan_to_an_event(folder: Path, transport: str) 
 def test_a_query_that_runs_away_is_ended() -> None:
     began_s = time.monotonic()
     with pytest.raises(UsageError):
-        run_query(CAPTURE, RUNAWAY, 10, timeout_s=3.0)
+        run_query(CAPTURE, RUNAWAY, 0, 10, timeout_s=3.0)
     assert time.monotonic() - began_s < 10
     with pytest.raises(UsageError, match=r"took over 0\.01 s"):
-        run_query(CAPTURE, "SELECT 1 AS one", 10, timeout_s=0.01)
-    assert run_query(CAPTURE, "SELECT count(*) AS n FROM kernels", 10)["rows"] == [[370]]
+        run_query(CAPTURE, "SELECT 1 AS one", 0, 10, timeout_s=0.01)
+    assert run_query(CAPTURE, "SELECT count(*) AS n FROM kernels", 0, 10)["rows"] == [[370]]

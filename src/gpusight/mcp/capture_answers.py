@@ -169,18 +169,21 @@ def compare(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
 
 def query(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
     """Run a SELECT over the tables of a capture."""
-    limit = given.get("limit", DEFAULT_SQL_ROWS)
-    name, sql = given["capture"], given["sql"]
-    path = workspace.path(name)
-    found = workspace.kept(("query", sql, limit), [name], lambda: run_query(path, sql, limit))
+    first, limit = first_row(given), given.get("limit", DEFAULT_SQL_ROWS)
+    found = run_query(workspace.path(given["capture"]), given["sql"], first, limit)
     rows = [[_cell(value) for value in row] for row in found["rows"]]
     answer: ToolAnswer = {
         "notice": NOTICE,
         "columns": [quoted(name) for name in found["columns"]],
         "rows_of_query": found["height"],
-        "units": "times are ns since the start of the capture, sizes bytes",
+        "units": "columns of tables: times are ns since the start of the capture, sizes bytes; "
+        "what is computed keeps the name of a column unless AS gives another",
     }
-    return page(answer, "rows", rows, first_row(given))
+    answer = page(answer, "rows", rows)
+    shown = first + len(answer["rows"])
+    if shown < found["height"]:
+        answer |= {"cursor": str(shown), "total": found["height"]}
+    return answer
 
 
 def _cell(value: object) -> object:

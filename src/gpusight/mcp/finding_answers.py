@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpusight import api
+from gpusight.errors import UsageError
 from gpusight.mcp.tool_answers import (
     MAX_CELL_CHARS,
     NOTICE,
@@ -22,6 +23,7 @@ from gpusight.mcp.tool_answers import (
     sentence,
     without_empty,
 )
+from gpusight.mcp.workspace import is_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +40,8 @@ def diagnose(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
     from gpusight.open_job import is_job_folder
     from gpusight.rules.diagnosis import JoinedDiagnosis, KernelReportDiagnosis
 
+    if is_pattern(given["capture"]):
+        return _job(workspace, {"notice": NOTICE}, given)
     path = workspace.path(given["capture"])
     start = {"notice": NOTICE, "capture": quoted(workspace.name(path), 300)}
     if given.get("ranks") or is_job_folder(path):
@@ -126,12 +130,18 @@ def _timeline_plan(start: ToolAnswer, diagnosis: TimelineDiagnosis, first: int) 
 
 def _job(workspace: Workspace, start: ToolAnswer, given: Mapping[str, Any]) -> ToolAnswer:
     """Give the ranks that hold up a job, then all ranks."""
-    name, path = given["capture"], str(workspace.path(given["capture"]))
+    files = workspace.files(given["capture"])
     steps = {"steps": given["steps"]} if "steps" in given else {}
     question = ("ranks", *steps.items())
-    files = workspace.files(name)
-    job = workspace.kept(question, [name], lambda: api.ranks(files, **steps)).to_dict()
+    job = workspace.kept(question, list(map(str, files)), lambda: api.ranks(files, **steps))
+    job = job.to_dict()
     meta = job["meta"]
+    if meta["ranks"] == 1:
+        raise UsageError(
+            "one rank tells nothing of the others",
+            hint="give the folder of all ranks, or a pattern such as traces/rank*.json.gz",
+        )
+    paths = " ".join(shlex.quote(str(file)) for file in files) if len(files) <= 4 else "BEFORE"
     answer = without_empty(
         {
             **start,
@@ -140,7 +150,7 @@ def _job(workspace: Workspace, start: ToolAnswer, given: Mapping[str, Any]) -> T
             "now_ms_per_step": milliseconds(meta["step_ns"]),
             "balanced_ms_per_step": milliseconds(meta["balanced_step_ns"]),
             "late_by_chance_ms": milliseconds(meta["noise_ns"]),
-            "stragglers": [_straggler(straggler, path) for straggler in job["stragglers"]],
+            "stragglers": [_straggler(straggler, paths) for straggler in job["stragglers"]],
             "result": "" if job["stragglers"] else "no straggler",
             "not_read": [sentence(str(unread)) for unread in job["unread"]],
             "notes": [sentence(note) for note in meta["notes"]],
@@ -163,7 +173,7 @@ def _job(workspace: Workspace, start: ToolAnswer, given: Mapping[str, Any]) -> T
     return page(answer, "by_rank", rows, first_row(given))
 
 
-def _straggler(straggler: Mapping[str, Any], path: str) -> ToolAnswer:
+def _straggler(straggler: Mapping[str, Any], paths: str) -> ToolAnswer:
     return {
         "rank": straggler["rank"],
         "cause": straggler["cause"],
@@ -176,7 +186,7 @@ def _straggler(straggler: Mapping[str, Any], path: str) -> ToolAnswer:
             for item in straggler["evidence"]
         ],
         "verify": f"gpusight record -o after -- PROGRAM && gpusight ranks after*; before: "
-        f"gpusight ranks {shlex.quote(path)}",
+        f"gpusight ranks {paths}",
     }
 
 
@@ -270,8 +280,10 @@ def _explain_finding(workspace: Workspace, given: Mapping[str, Any], which: str)
 
 def _verification(path: str, *, is_report: bool) -> str:
     """Give the commands that show whether a fix did what was predicted."""
-    record, after = ("record --tool ncu", "after.ncu-rep") if is_report else ("record", "after.*")
-    return f"gpusight {record} -o after -- PROGRAM && gpusight compare {shlex.quote(path)} {after}"
+    if is_report:  # has no timeline that could be compared
+        return "gpusight record --tool ncu -o after -- PROGRAM && gpusight diagnose after.ncu-rep"
+    before = shlex.quote(path)
+    return f"gpusight record -o after -- PROGRAM && gpusight compare {before} after.*"
 
 
 def _locations(

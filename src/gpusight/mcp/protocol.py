@@ -41,9 +41,12 @@ _MAX_PROBLEM_CHARS = 200
 
 
 def protocol_server(workspace: Workspace) -> ProtocolServer[Any]:
-    """Make the server; one call is answered at a time, away from the connection's thread."""
+    """Make the server; calls are answered in turn, away from the connection's thread.
+
+    Queries, which have a process of their own, have a turn of their own: no other call waits.
+    """
     tools = {tool.name: tool for tool in tools_of(workspace)}
-    turn = threading.Lock()
+    others, queries = threading.Lock(), threading.Lock()
 
     async def list_tools(
         _: ServerRequestContext[Any], __: types.PaginatedRequestParams | None
@@ -54,7 +57,7 @@ def protocol_server(workspace: Workspace) -> ProtocolServer[Any]:
         _: ServerRequestContext[Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         def answer() -> tuple[str, bool]:
-            with turn:
+            with queries if params.name == "query" else others:
                 return answered(workspace, tools, params.name, params.arguments or {})
 
         text, failed = await anyio.to_thread.run_sync(answer)

@@ -19,12 +19,14 @@ _MIN_MEMORY = 4 << 30
 _HINT = "aggregate, filter with WHERE, or join on equal columns"
 
 
-def run_query(path: Path, sql: str, rows: int, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
-    """Give `columns`, `height` of the whole answer, and its first `rows` as lists."""
+def run_query(
+    path: Path, sql: str, first: int, rows: int, timeout_s: float = TIMEOUT_S
+) -> dict[str, Any]:
+    """Give `columns`, `height` of the whole answer, and `rows` of it from the first as lists."""
     from gpusight.analysis.sql_query import check_query
 
     check_query(sql)
-    request = json.dumps({"path": str(path), "sql": sql, "rows": rows})
+    request = json.dumps({"path": str(path), "sql": sql, "first": first, "rows": rows})
     try:
         done = subprocess.run(  # noqa: S603 - ourselves
             [sys.executable, "-m", __name__],
@@ -54,7 +56,7 @@ def main() -> None:
         answer: dict[str, Any] = {
             "columns": frame.columns,
             "height": frame.height,
-            "rows": list(frame.head(request["rows"]).iter_rows()),
+            "rows": list(frame.slice(request["first"], request["rows"]).iter_rows()),
         }
     except GpusightError as error:
         answer = {"error": str(error)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from contextlib import closing
+from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -70,7 +71,13 @@ class Workspace:
         return all(self._is_inside(link.resolve()) for link in links)
 
     def files(self, name: str) -> list[Path]:
-        """Give the captures of a folder, or the file itself; links out of it are left out."""
+        """Give the captures of a folder or a pattern, or the file itself; no links out of it."""
+        if is_pattern(name):
+            folder, _, pattern = name.rpartition("/")
+            named = [f for f in self.files(folder or ".") if fnmatchcase(f.name, pattern)]
+            if not named:
+                raise UsageError("no capture has such a name", hint="call open for a list")
+            return named
         path = self.path(name)
         if not path.is_dir():
             return [path]
@@ -134,6 +141,11 @@ class Workspace:
         with closing(self._open.pop(key)):
             for question in [kept for kept in self._kept if key in kept]:
                 del self._kept[question]
+
+
+def is_pattern(name: str) -> bool:
+    """Return whether a name stands for several files of one folder."""
+    return "*" in name
 
 
 def _identity(path: Path) -> tuple[str, int, int]:
