@@ -3,8 +3,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import closing
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +117,13 @@ def test_query_has_a_limit_and_pages(workspace: Workspace) -> None:
     first = call(workspace, "query", capture=TIMELINE, sql=sql, limit=300)
     assert first["rows_of_query"] == 370
     rows, cursor = first["rows"], first.get("cursor")
+    assert len(rows) <= 300
     while cursor:
         more = call(workspace, "query", capture=TIMELINE, sql=sql, limit=300, cursor=cursor)
+        assert more["rows"]
         rows += more["rows"]
         cursor = more.get("cursor")
-    assert len(rows) == 300
+    assert len(rows) == 370
     assert [row[1] for row in rows] == sorted(row[1] for row in rows)
     assert "start_ns" in refused(
         workspace, "query", capture=TIMELINE, sql="SELECT nothing FROM kernels"
@@ -161,7 +165,10 @@ def test_programs_run_only_where_allowed(workspace: Workspace, tmp_path: Path) -
 def test_a_program_that_does_not_end(tmp_path: Path) -> None:
     allowed = Workspace([tmp_path], allow_run=True)
     error = refused(
-        allowed, "record", program=["python3", "-c", "import time; time.sleep(60)"], timeout_s=1
+        allowed,
+        "record",
+        program=[sys.executable, "-c", "import time; time.sleep(60)"],
+        timeout_s=1,
     )
     assert "within 1 s" in error
 
@@ -270,6 +277,26 @@ def test_one_call_finds_the_straggler(name: str, tmp_path: Path) -> None:
     solved = solve_job(name, tmp_path)
     assert solved.holds, solved
     assert solved.calls == 1
+
+
+@pytest.mark.shared
+@needs_shared
+def test_a_pattern_names_all_ranks_and_one_rank_is_no_job() -> None:
+    with closing(Workspace([SHARED / "ranks"])) as workspace:
+        ranks = "ddp_torch_2.rank*.trace.json.gz"
+        answer = call(workspace, "diagnose", capture=ranks)
+        assert [straggler["rank"] for straggler in answer["stragglers"]] == [2]
+        one = ranks.replace("*", "0")
+        assert "one rank" in refused(workspace, "diagnose", capture=one, ranks=True)
+        assert "such a name" in refused(workspace, "diagnose", capture="other*.json.gz")
+
+
+def test_a_kernel_is_verified_by_what_reads_reports() -> None:
+    with resources.as_file(resources.files("gpusight.data") / "demo.ncu-repz") as report:
+        workspace = Workspace([report.parent])
+        answer = call(workspace, "explain", capture=report.name, id="1")
+        workspace.close()
+    assert answer["verify"].endswith("gpusight diagnose after.ncu-rep")
 
 
 def test_a_job_is_a_folder_without_links_out_of_it(tmp_path: Path) -> None:

@@ -3,17 +3,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from mcp import Client, StdioServerParameters
+from mcp.server import Server as ProtocolServer
 
 from gpusight.cli.main import main
+from gpusight.mcp import capture_answers
 from gpusight.mcp.protocol import protocol_server
 from gpusight.mcp.workspace import Workspace
 from tests.shared import DATA
@@ -93,3 +97,24 @@ def test_the_command_names_what_is_no_folder(
     assert "is not a folder" in capsys.readouterr().err
     assert main(["mcp", str(tmp_path), "--port", "80"]) == 2
     assert "--http" in capsys.readouterr().err
+
+
+def test_a_long_query_keeps_no_other_call_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, in_time = threading.Event(), []
+
+    def wait(*_: object) -> dict[str, Any]:
+        in_time.append(opened.wait(20))
+        return {"columns": [], "height": 0, "rows": []}
+
+    monkeypatch.setattr(capture_answers, "run_query", wait)
+    sql = {"capture": "dataload.sqlite", "sql": "SELECT 1 AS one"}
+
+    async def ask(server: ProtocolServer[Any]) -> None:
+        async with Client(server) as client, anyio.create_task_group() as group:
+            group.start_soon(client.call_tool, "query", sql)
+            await client.call_tool("open", {})
+            opened.set()
+
+    with closing(Workspace([DATA])) as workspace:
+        anyio.run(ask, protocol_server(workspace))
+    assert in_time == [True]

@@ -21,6 +21,8 @@ _PYTHON = [
     ("<frozen importlib._bootstrap>", True, "<frozen importlib._bootstrap>"),
     ("/tmp/torchinductor_ada/ab/cabc.py", True, "cabc"),
     ("/src/gpusight/recording/inside/step_hub.py", True, "step_hub"),
+    ("/src/gpusight/recording/inside/site/sitecustomize.py", True, "sitecustomize"),
+    ("flashinfer/fused_moe/core.py", True, "flashinfer.fused_moe.core"),
     (r"C:\work\train.py", False, "train"),
 ]
 

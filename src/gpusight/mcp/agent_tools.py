@@ -66,7 +66,7 @@ TOOLS: dict[str, AgentTool] = {
             "diagnose",
             "Start here. What to fix, ranked by the time it saves: a plan of fixes with ids, step "
             "time, where the time goes. For nsys, torch.profiler, JAX; for ncu, a row per kernel; "
-            "for a folder with the captures of all ranks of a job, who is late and why.",
+            "for a folder or pattern (job/rank*.json.gz) of all ranks, who is late and why.",
             diagnose,
             {
                 "capture": _CAPTURE,

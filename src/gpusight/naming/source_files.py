@@ -9,7 +9,7 @@ from functools import lru_cache
 _INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
 _STANDARD_LIBRARY = re.compile(r"^(?:.*/)?lib(?:64)?/python\d[\d.]*/")
 _FROZEN = re.compile(r"^<frozen |^<__array_function__|^<attrs generated|^<eval_with_key>")
-_RECORDER = re.compile(r"(?:^|/)recording/inside/\w+\.py$")
+_RECORDER = re.compile(r"(?:^|/)recording/inside/(?:site/)?\w+\.py$")
 """What gpusight runs inside the program, where it is not installed but checked out."""
 _GENERATED = re.compile(r"torchinductor_|(?:^|/)[a-z2-7]{2}/c[a-z2-7]{40,}\.py$")
 """Files that torch.compile writes: in a folder of that name, or named by a hash in a folder of two
@@ -17,14 +17,23 @@ letters where the path is cut."""
 FRAMEWORKS = frozenset({"torch", "functorch", "torchgen", "triton", "numpy", "gpusight"})
 """Packages that launch on behalf of their callers."""
 _KNOWN_PACKAGES = FRAMEWORKS | {
-    *("accelerate", "aiohttp", "cupy", "dask", "datasets", "deepspeed", "diffusers", "einops"),
-    *("flash_attn", "flax", "fsspec", "gym", "gymnasium", "h5py", "ignite", "jax", "jaxlib"),
-    *("keras", "lightning", "lightning_fabric", "matplotlib", "megatron", "numba", "optax"),
-    *("pandas", "peft", "PIL", "polars", "pyarrow", "pytorch_lightning", "ray", "requests"),
-    *("safetensors", "scipy", "sentencepiece", "sglang", "skimage", "sklearn", "tensorboard"),
-    *("tensorflow", "timm", "tokenizers", "torch_geometric", "torchaudio", "torchdata"),
-    *("torchmetrics", "torchtext", "torchvision", "tqdm", "transformers", "vllm", "wandb"),
-    *("xformers", "yaml"),
+    *("accelerate", "aiohttp", "aiter", "albumentations", "apex", "bitsandbytes", "cloudpickle"),
+    *("colossalai", "composer", "compressed_tensors", "cudf", "cuml", "cupy", "cupyx", "cv2"),
+    *("dask", "datasets", "deep_ep", "deep_gemm", "deepspeed", "dgl", "diffusers", "einops"),
+    *("evaluate", "fairscale", "fairseq", "fairseq2", "faiss", "flash_attn"),
+    *("flash_attn_interface", "flashinfer", "flax", "fsspec", "gym", "gymnasium", "h5py"),
+    *("haiku", "horovod", "huggingface_hub", "ignite", "imageio", "ipykernel", "IPython", "jax"),
+    *("jaxlib", "joblib", "keras", "kornia", "librosa", "lightning", "lightning_fabric"),
+    *("llvmlite", "matplotlib", "megatron", "mlflow", "mmcv", "mmengine", "monai", "mpi4py"),
+    *("networkx", "nltk", "numba", "omegaconf", "onnx", "onnxruntime", "open_clip", "optax"),
+    *("optree", "orbax", "pandas", "peft", "PIL", "polars", "pyarrow", "pydantic"),
+    *("pytorch_lightning", "ray", "requests", "safetensors", "scipy", "sentencepiece"),
+    *("sgl_kernel", "sglang", "skimage", "sklearn", "soundfile", "spacy", "stable_baselines3"),
+    *("tensorboard", "tensordict", "tensorflow", "tensorrt", "tensorrt_llm", "tiktoken", "timm"),
+    *("tokenizers", "torch_geometric", "torchao", "torchaudio", "torchdata", "torchdiffeq"),
+    *("torchmetrics", "torchrl", "torchtext", "torchtune", "torchvision", "tqdm"),
+    *("transformer_engine", "transformers", "trl", "ultralytics", "uvicorn", "vllm"),
+    *("vllm_flash_attn", "wandb", "webdataset", "xformers", "xgboost", "yaml"),
 }
 """Packages that people install rather than write, for paths that recorders shortened to them."""
 _BINARY = re.compile(r"\.(?:so|dylib|dll|pyd)\b|^ld-|^\[|^lib[\w+-]+-[\d.]+$", re.IGNORECASE)

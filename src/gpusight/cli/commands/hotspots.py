@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import gpusight as gs
 from gpusight.cli import options
 from gpusight.cli.capture_input import analyze, open_capture
-from gpusight.cli.output import present
+from gpusight.cli.output import chosen_format, present
+from gpusight.errors import UsageError
 from gpusight.render.result_view import CHART_FORMATS
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
+    if args.vs and chosen_format(args) not in CHART_FORMATS:
+        raise UsageError("--vs colors a flame graph", hint="add -o flame.svg, or .html, .png, .pdf")
     result = analyze(
         gs.hotspots,
         args,
