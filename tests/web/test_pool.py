@@ -31,21 +31,21 @@ async def _gone() -> Message:
 
 
 def test_work_runs_elsewhere_and_gives_its_result() -> None:
-    async def asked() -> str:
+    async def call() -> str:
         return await Pool().run(_request(_waiting), lambda: threading.current_thread().name)
 
-    assert anyio.run(asked) != threading.current_thread().name
+    assert anyio.run(call) != threading.current_thread().name
 
 
 def test_errors_pass_as_they_are() -> None:
     def broken() -> None:
         raise ZeroDivisionError
 
-    async def asked() -> None:
+    async def call() -> None:
         await Pool().run(_request(_waiting), broken)
 
     with pytest.raises(ZeroDivisionError):
-        anyio.run(asked)
+        anyio.run(call)
 
 
 def test_few_run_at_once_and_those_whose_page_has_gone_do_not_run_at_all() -> None:
@@ -62,7 +62,7 @@ def test_few_run_at_once_and_those_whose_page_has_gone_do_not_run_at_all() -> No
         except GoneError:
             results.append("gone")
 
-    async def asked() -> None:
+    async def call() -> None:
         pool = Pool()
         async with anyio.create_task_group() as group:
             for _ in range(module._AT_ONCE + 2):
@@ -76,7 +76,7 @@ def test_few_run_at_once_and_those_whose_page_has_gone_do_not_run_at_all() -> No
             assert len(begun) == module._AT_ONCE
             go_on.set()
 
-    anyio.run(asked)
+    anyio.run(call)
     assert len(begun) == results.count("done") == module._AT_ONCE + 2
 
 
@@ -84,7 +84,7 @@ def test_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_WAITING", 2)
     go_on = threading.Event()
 
-    async def asked() -> None:
+    async def call() -> None:
         pool = Pool()
         async with anyio.create_task_group() as group:
             for _ in range(2):
@@ -95,7 +95,7 @@ def test_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             go_on.set()
         assert await pool.run(_request(_waiting), lambda: 7) == 7
 
-    anyio.run(asked)
+    anyio.run(call)
 
 
 def test_freed_memory_is_returned_once_after_several_requests(

@@ -103,17 +103,17 @@ def test_nowhere() -> None:
 def test_what_is_nowhere_is_looked_for_again_only_once_torch_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(ctypes.util, "find_library", asked.append)
+    searched: list[str] = []
+    monkeypatch.setattr(ctypes.util, "find_library", searched.append)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     for _ in range(3):
         with pytest.raises(cuda_driver.CudaNotFoundError):
             cuda_driver.profiler_start()
-    assert len(asked) == 1  # it starts a compiler and takes long
+    assert len(searched) == 1  # it starts a compiler and takes long
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
     with pytest.raises(cuda_driver.CudaNotFoundError):
         cuda_driver.profiler_start()
-    assert len(asked) == 2
+    assert len(searched) == 2
 
 
 @pytest.mark.parametrize(

@@ -314,11 +314,11 @@ def test_ledger_and_diagnosis_work_on_it(path: Path) -> None:
     session = Session()
     three_steps(session)
     trace = session.write(path)
-    told = json.loads(gs.ledger(trace).to_json())
-    window = told["window"]
+    document = json.loads(gs.ledger(trace).to_json())
+    window = document["window"]
     assert (window["start_ns"], window["end_ns"]) == (500, 30_000)
     assert window["step_ns"] == window["recorded_step_ns"]
-    (device,) = told["devices"]
+    (device,) = document["devices"]
     assert {entry["entry"]: entry["ns"] for entry in device["entries"]} == {
         "compute/matmul": 9_000,
         "idle/launching": 12_000,  # from the call to the kernel's start

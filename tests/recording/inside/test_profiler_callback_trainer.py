@@ -66,7 +66,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def trainer(callback: Any, *, rows: int = 24, model: Model | None = None, **options: Any) -> Any:
     """Make a trainer whose own files go to `hf`; 24 rows are 12 steps."""
-    asked: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "output_dir": "hf",
         "per_device_train_batch_size": BATCH,
         "per_device_eval_batch_size": BATCH,
@@ -80,7 +80,7 @@ def trainer(callback: Any, *, rows: int = 24, model: Model | None = None, **opti
     }
     return transformers().Trainer(
         model=model or Model(),
-        args=transformers().TrainingArguments(**asked),
+        args=transformers().TrainingArguments(**arguments),
         train_dataset=Numbers(rows),
         eval_dataset=Numbers(4),
         callbacks=[callback],
@@ -150,9 +150,9 @@ def test_loading_belongs_to_a_step_and_evaluation_does_not() -> None:
 
 def test_a_training_too_short_is_told_before_and_once(tmp_path: Path) -> None:
     callback = gs.ProfilerCallback()
-    with pytest.warns(ProfilerWarning, match="needs 9 steps and the run has 3 steps") as told:
+    with pytest.warns(ProfilerWarning, match="needs 9 steps and the run has 3 steps") as warned:
         trainer(callback, max_steps=3).train()
-    assert len([w for w in told if w.category is ProfilerWarning]) == 1
+    assert len([w for w in warned if w.category is ProfilerWarning]) == 1
     assert not files(tmp_path)
 
 
@@ -241,9 +241,9 @@ def test_instances_are_what_each_framework_wants() -> None:
     assert isinstance(callback, gs.ProfilerCallback)
     assert isinstance(callback, transformers().TrainerCallback)
     assert type(callback) is type(gs.ProfilerCallback()), "one class for each combination"
-    mine = Mine("a")
-    assert isinstance(mine, Mine)
-    assert isinstance(mine, transformers().TrainerCallback)
+    callback = Mine("a")
+    assert isinstance(callback, Mine)
+    assert isinstance(callback, transformers().TrainerCallback)
 
 
 def test_a_derived_class_works(tmp_path: Path) -> None:

@@ -144,10 +144,10 @@ def test_more_artefacts(tmp_path: Path) -> None:
 
 def test_an_artefact_that_cannot_be_had_is_one_warning_and_no_end(tmp_path: Path) -> None:
     prof = gs.torch_profile(active=1, warmup=1, key_averages=False, memory_snapshot=True)
-    with pytest.warns(ProfilerWarning, match=r"memory_snapshot\.pickle is missing") as told:
+    with pytest.warns(ProfilerWarning, match=r"memory_snapshot\.pickle is missing") as warned:
         run(prof, 3)
-    assert len(told) == 1
-    assert told[0].filename == __file__, "it is told at the program's own line"
+    assert len(warned) == 1
+    assert warned[0].filename == __file__, "it is told at the program's own line"
     assert files(tmp_path) == ["profiler_output/iteration_2/rank0_trace.json.gz"]
 
 
@@ -393,8 +393,8 @@ def test_two_ranks_that_really_run(tmp_path: Path) -> None:
         )
         for rank in (0, 1)
     ]
-    told = [process.communicate(timeout=120)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], told
+    outputs = [process.communicate(timeout=120)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
     folder = tmp_path / "profiler_output" / "iteration_3"
     assert files(folder) == [
         "rank0_key_averages.txt",
@@ -403,7 +403,7 @@ def test_two_ranks_that_really_run(tmp_path: Path) -> None:
         "rank1_trace.json.gz",
     ]
     assert list(step_marks(folder / "rank1_trace.json.gz")) == ["ProfilerStep#2"]
-    assert ["gpusight: wrote" in text for text in told] == [True, False], "one speaks for all"
+    assert ["gpusight: wrote" in text for text in outputs] == [True, False], "one speaks for all"
 
 
 # Inside another tool --------------------------------------------------------------------------
@@ -456,9 +456,9 @@ def test_without_a_tool_the_commands_are_said(
     monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "--name", "a b"])
     tool = Tool(monkeypatch)
     run(gs.torch_profile(wait=2, warmup=1, active=2, mode="nvtx"), 6)
-    said = capsys.readouterr().err
-    assert "gpusight record --steps 3-4 -- python train.py --name 'a b'" in said
-    assert "--capture-range=cudaProfilerApi --capture-range-end=stop -o train python" in said
+    printed = capsys.readouterr().err
+    assert "gpusight record --steps 3-4 -- python train.py --name 'a b'" in printed
+    assert "--capture-range=cudaProfilerApi --capture-range-end=stop -o train python" in printed
     assert "on" not in tool.heard
     assert not files(tmp_path)
 
