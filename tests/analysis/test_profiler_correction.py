@@ -202,12 +202,15 @@ def test_findings_are_located_in_the_capture_as_recorded() -> None:
     for finding in diagnosis.findings:
         for location in FindingLocator(recorded, diagnosis).of(finding):
             assert 0 <= location.start_ns <= location.end_ns <= last_ns
-    for row in (0, 30, 71):
+    for row in (0, 30, 68):
         name, first, last = trace.table("kernels", ["name", "start_ns", "end_ns"]).row(row)
         start_ns, end_ns, old_row = recorded_span(trace, first, last, "kernels", row)
         assert old_row is not None
         columns = ["name", "start_ns", "end_ns"]
         assert recorded.table("kernels", columns).row(old_row) == (name, start_ns, end_ns)
+        group = trace.table("kernels", ["end_ns"])["end_ns"][row + 3]
+        first_ns, last_ns, _ = recorded_span(trace, first, group, None, None)
+        assert (first_ns, last_ns) == (start_ns, recorded.kernels["end_ns"][old_row + 3])
     focus, before = window_of(trace), window_of(recorded)
     assert recorded_span(trace, focus.start_ns, focus.end_ns, None, None) == (
         before.start_ns,

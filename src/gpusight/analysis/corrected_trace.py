@@ -399,7 +399,28 @@ def recorded_span(
     source, times = trace.source, trace.times
     if table is None or row is None:
         first_ns, last_ns = times.recorded(start_ns, end_ns)
-        return first_ns, last_ns, None
+        first_ns = _recorded_edge(trace, start_ns, ("start_ns", "end_ns"), first_ns)
+        last_ns = _recorded_edge(trace, end_ns, ("end_ns", "start_ns"), last_ns)
+        return first_ns, max(first_ns, last_ns), None
     recorded_row = source.recorded_row(table, row)
     first_ns, last_ns = source.trace.table(table, ["start_ns", "end_ns"]).row(recorded_row)
     return first_ns, last_ns, recorded_row
+
+
+def _recorded_edge(
+    trace: CorrectedTrace, moment_ns: int, columns: tuple[str, str], default_ns: int
+) -> int:
+    """Return when GPU work began or ended that does so at a moment of the corrected capture.
+
+    It does not move with the host: what it waits for decides.
+    """
+    for table in ("kernels", "copies", "memsets"):
+        if not trace.has(table):
+            continue
+        recorded = trace.source.trace.table(table, columns)
+        moved = trace.table(table, columns)
+        for column in columns:
+            row = moved[column].index_of(moment_ns)
+            if row is not None:
+                return int(recorded[column][trace.source.recorded_row(table, row)])
+    return default_ns
