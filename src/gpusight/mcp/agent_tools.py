@@ -64,7 +64,7 @@ TOOLS: dict[str, AgentTool] = {
         ),
         AgentTool(
             "diagnose",
-            "Start here. What to fix, in the order to do it: fixes with ids and what each saves, step "
+            "Start here. What to fix, in the order to do it: fix ids and what each saves, step "
             "time, where the time goes. For nsys, torch.profiler, JAX; for ncu, a row per kernel; "
             "for a folder or pattern (job/rank*.json.gz) of all ranks, who is late and why.",
             diagnose,
