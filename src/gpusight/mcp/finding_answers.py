@@ -138,7 +138,7 @@ def _job(workspace: Workspace, start: ToolAnswer, given: Mapping[str, Any]) -> T
     meta = job["meta"]
     if meta["ranks"] == 1:
         raise UsageError(
-            "one rank tells nothing of the others",
+            "the capture of one rank alone is no job",
             hint="give the folder of all ranks, or a pattern such as traces/rank*.json.gz",
         )
     paths = " ".join(shlex.quote(str(file)) for file in files) if len(files) <= 4 else "BEFORE"
