@@ -94,7 +94,8 @@ hotspots {TORCH} --by range
 hotspots {TORCH} -o out/flame.svg
 hotspots {TORCH} -o out/flame.html
 hotspots {TORCH} --of gpu --by module -o out/x.folded
-hotspots {TORCH} --vs {TORCH} -o out/x.speedscope.json
+hotspots {TORCH} --vs {TORCH} -o out/d.svg
+hotspots {TORCH} -o out/x.speedscope.json
 hotspots {NSYS} -o out/x.xyz
 utilization {NSYS} --bins 10
 timeline {NSYS} --tracks stream
