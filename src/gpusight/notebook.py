@@ -57,9 +57,12 @@ class _HelpShown(Exception):  # noqa: N818 - no error
 
 def register(shell: Any) -> None:
     """Add the magics to an IPython shell."""
-    shell.register_magic_function(
-        partial(run_magic, shell), magic_kind="line_cell", magic_name=MAGIC
-    )
+
+    def magic(line: str, cell: str | None = None) -> DiagnosisView | None:
+        return run_magic(shell, line, cell)
+
+    magic.__doc__ = run_magic.__doc__  # what `%gpusight?` shows
+    shell.register_magic_function(magic, magic_kind="line_cell", magic_name=MAGIC)
 
 
 def run_magic(shell: Any, line: str, cell: str | None = None) -> DiagnosisView | None:

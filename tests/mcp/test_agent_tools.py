@@ -148,7 +148,10 @@ def test_window_adds_up_what_runs(workspace: Workspace) -> None:
         name = str(launched["name"][int(kernel["longest"].partition(":")[2])])
         assert kernel["name"].strip("`").startswith(unique_short_names([name])[name])
     assert "end after it starts" in refused(
-        workspace, "window", capture=TIMELINE, start_ms=5, end_ms=5
+        workspace, "window", capture=TIMELINE, start_ms=20, end_ms=20
+    )
+    assert "the capture is from" in refused(
+        workspace, "window", capture=TIMELINE, start_ms=1e9, end_ms=2e9
     )
 
 

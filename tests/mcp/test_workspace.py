@@ -53,6 +53,7 @@ def test_a_capture_is_found_by_any_path_to_it(folder: Path) -> None:
     assert workspace.path("runs/graph.sqlite") == path
     assert workspace.path(str(path)) == path
     assert workspace.path("runs/../runs/graph.sqlite") == path
+    assert workspace.path("`runs/graph.sqlite`") == path, "as answers write names"
 
 
 def test_a_changed_capture_is_opened_anew(folder: Path) -> None:

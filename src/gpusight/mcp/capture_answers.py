@@ -200,7 +200,13 @@ def window(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
 
     start_ns, end_ns = (round(given[key] * 1e6) for key in ("start_ms", "end_ms"))
     trace: Trace = workspace.trace(given["capture"])
-    measured = measure(ViewerTimeline(trace), start_ns, end_ns)
+    timeline = ViewerTimeline(trace)
+    if end_ns < timeline.start_ns or start_ns > timeline.end_ns:
+        begin_ms, last_ms = timeline.start_ns / 1e6, timeline.end_ns / 1e6
+        raise UsageError(
+            "nothing was recorded then", hint=f"the capture is from {begin_ms:g} to {last_ms:g} ms"
+        )
+    measured = measure(timeline, start_ns, end_ns)
     length_ns = end_ns - start_ns
     answer: ToolAnswer = {
         "notice": NOTICE,

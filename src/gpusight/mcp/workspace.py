@@ -51,6 +51,7 @@ class Workspace:
 
     def path(self, name: str) -> Path:
         """Find a file or folder by the path that a listing shows, or by any path inside."""
+        name = _unquoted(name)
         if "\0" in name:
             raise UsageError("a path cannot hold a zero byte")
         for folder in self.folders:
@@ -73,7 +74,7 @@ class Workspace:
     def files(self, name: str) -> list[Path]:
         """Give the captures of a folder or a pattern, or the file itself; no links out of it."""
         if is_pattern(name):
-            folder, _, pattern = name.rpartition("/")
+            folder, _, pattern = _unquoted(name).rpartition("/")
             named = [f for f in self.files(folder or ".") if fnmatchcase(f.name, pattern)]
             if not named:
                 raise UsageError("no capture has such a name", hint="call open for a list")
@@ -141,6 +142,11 @@ class Workspace:
         with closing(self._open.pop(key)):
             for question in [kept for kept in self._kept if key in kept]:
                 del self._kept[question]
+
+
+def _unquoted(name: str) -> str:
+    """Take off the backticks that answers put around names."""
+    return name[1:-1] if len(name) > 1 and name[0] == name[-1] == "`" else name
 
 
 def is_pattern(name: str) -> bool:
