@@ -57,7 +57,7 @@ def test_autocast_launches_casts() -> None:
 def test_little_where_the_host_is_the_limit() -> None:
     timeline = of([(GEMM, 30.0)] * 10, host_us=200.0)
     verdict = match_of(RULE, timeline)
-    assert "That is little now" in verdict.fix
+    assert "It saves little now" in verdict.fix
     assert saved_us(verdict, timeline) < 30
     assert RULE.min_share is None  # still a finding
 

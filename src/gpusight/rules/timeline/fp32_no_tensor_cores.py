@@ -206,7 +206,7 @@ def _match(
     if gains[0].ns < 0:
         way = f"Apply it after the fixes above it in the plan: before them it saves nothing. {way}"
     elif gains[0].ns < MIN_SAVED_SHARE.value * context.length_ns:
-        way = f"That is little now, but more once other fixes make the GPU the bottleneck. {way}"
+        way = f"It saves little now, and more after fixes that make the GPU the bottleneck. {way}"
     return RuleMatch(
         title=f"FP32 GEMMs not on Tensor Cores ({title_share(share)} of kernel time)",
         evidence=(
