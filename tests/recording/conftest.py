@@ -28,15 +28,16 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def nsys(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = empty_folder.parent / "tools"
-    folder.mkdir(exist_ok=True)
-    install(folder, "nsys", monkeypatch)
-    return folder
+    return _with_tool("nsys", empty_folder, monkeypatch)
 
 
 @pytest.fixture
 def ncu(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return _with_tool("ncu", empty_folder, monkeypatch)
+
+
+def _with_tool(name: str, empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = empty_folder.parent / "tools"
     folder.mkdir(exist_ok=True)
-    install(folder, "ncu", monkeypatch)
+    install(folder, name, monkeypatch)
     return folder

@@ -11,7 +11,7 @@ import ctypes
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpusight.core.library import BAD_INPUT, NO_MEMORY, core_library
+from gpusight.core.library import BAD_INPUT, NO_MEMORY, core_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -93,12 +93,7 @@ class ArrowColumn:
 
 @cache
 def _function(name: str) -> Callable[..., int] | None:
-    library = core_library()
-    if library is None:
-        return None
-    function = library[f"gpusight_{name}"]
-    function.restype, function.argtypes = _COUNT, _FUNCTIONS[name]
-    return function
+    return core_function(name, _COUNT, _FUNCTIONS[name])
 
 
 def _count(result: int) -> int | None:

@@ -17,6 +17,11 @@ import zlib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
 VARIABLE = "GPUSIGHT_CORE"
@@ -94,3 +99,13 @@ def core_status() -> CoreStatus:
 def core_library() -> ctypes.CDLL | None:
     """Give the compiled core; None where NumPy does the work."""
     return core_status().library
+
+
+def core_function(name: str, result: Any, arguments: Sequence[Any]) -> Callable[..., Any] | None:
+    """Give a function of the core with its types; None where NumPy does the work."""
+    library = core_library()
+    if library is None:
+        return None
+    function = library[f"gpusight_{name}"]
+    function.restype, function.argtypes = result, arguments
+    return function

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gpusight.core.library import BAD_INPUT, NO_MEMORY, core_library
+from gpusight.core.library import BAD_INPUT, NO_MEMORY, core_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,12 +59,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 @cache
 def _function(name: str) -> Callable[..., Any] | None:
-    library = core_library()
-    if library is None:
-        return None
-    function = library[f"gpusight_{name}"]
-    function.restype, *function.argtypes = _SIGNATURES[name]
-    return function
+    result, *arguments = _SIGNATURES[name]
+    return core_function(name, result, arguments)
 
 
 def _call(function: Callable[..., Any], *arguments: int | NDArray[Any]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.core.file_decoders import RELEASE, ArrowColumn, arrow_arrays
-from gpusight.core.library import NO_MEMORY, core_library
+from gpusight.core.library import NO_MEMORY, core_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,12 +30,7 @@ _WIDTHS: dict[type[pl.DataType], int] = {pl.UInt8: 1, pl.UInt16: 2, pl.UInt32: 4
 
 @cache
 def _function(name: str) -> Callable[..., int] | None:
-    library = core_library()
-    if library is None:
-        return None
-    function = library[f"gpusight_{name}"]
-    function.restype, function.argtypes = _COUNT, _FUNCTIONS[name]
-    return function
+    return core_function(name, _COUNT, _FUNCTIONS[name])
 
 
 def _checked(result: int) -> int:
