@@ -224,9 +224,9 @@ def _around_steps(context: RuleContext) -> _Spans:
         start_ns=min(first_ns, whole.start_ns),
         window_ns=first_ns,
         last_ns=last_ns,
-        end_ns=max(last_ns, end_ns),
+        end_ns=end_ns,
         setup_ns=0,
-        ending_ns=max(0, end_ns - last_ns),
+        ending_ns=end_ns - last_ns,
         explained_ns={},
         copies=copies,
     )
