@@ -33,6 +33,8 @@ class AgentTool:
     properties: Mapping[str, Any] = field(default_factory=dict)
     required: tuple[str, ...] = ()
     runs_programs: bool = False
+    is_separate: bool = False
+    """Answered in a process of its own, which no other call waits for."""
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -133,6 +135,7 @@ TOOLS: dict[str, AgentTool] = {
                 "cursor": _CURSOR,
             },
             ("capture", "sql"),
+            is_separate=True,
         ),
         AgentTool(
             "window",

@@ -43,10 +43,10 @@ _MAX_PROBLEM_CHARS = 200
 def protocol_server(workspace: Workspace) -> ProtocolServer[Any]:
     """Make the server; calls are answered in turn, away from the connection's thread.
 
-    Queries, which have a process of their own, have a turn of their own: no other call waits.
+    Tools that answer in a process of their own have a turn of their own: no other call waits.
     """
     tools = {tool.name: tool for tool in tools_of(workspace)}
-    others, queries = threading.Lock(), threading.Lock()
+    turns = {is_separate: threading.Lock() for is_separate in (False, True)}
 
     async def list_tools(
         _: ServerRequestContext[Any], __: types.PaginatedRequestParams | None
@@ -57,7 +57,8 @@ def protocol_server(workspace: Workspace) -> ProtocolServer[Any]:
         _: ServerRequestContext[Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         def answer() -> tuple[str, bool]:
-            with queries if params.name == "query" else others:
+            tool = tools.get(params.name)
+            with turns[tool is not None and tool.is_separate]:
                 return answered(workspace, tools, params.name, params.arguments or {})
 
         text, failed = await anyio.to_thread.run_sync(answer)
