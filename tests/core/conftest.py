@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from hypothesis import settings
+
 from gpusight.core import library
 
 SANITIZED = "PYTEST_CORE_LIBRARY"
@@ -12,3 +14,6 @@ SANITIZED = "PYTEST_CORE_LIBRARY"
 
 if SANITIZED in os.environ:
     library.LIBRARY = Path(os.environ[SANITIZED])
+    # Slow, and after the same tests on the library of the installation: each run draws its own.
+    settings.register_profile("sanitized", settings(), max_examples=40)
+    settings.load_profile("sanitized")
