@@ -139,7 +139,7 @@ def test_steps_are_counted_anew_in_each_cell(shell: Any, steps: list[int]) -> No
         assert shell.run_cell(cell).success
         assert isinstance(shell.user_ns.pop("found"), DiagnosisView)
     assert steps == [2, 3, 2, 3]
-    assert not HUB.heard
+    assert not HUB.has_listeners
 
 
 @pytest.mark.usefixtures("steps")
@@ -159,7 +159,7 @@ def test_a_cell_that_fails_shows_its_own_error_once(
     shown = re.sub(r"\x1b\[[\d;]*m", "", "".join(capsys.readouterr()))
     assert shown.count("ZeroDivisionError: division by zero") == 1
     assert shown.count("the cell failed, so it is not diagnosed") == 1
-    assert not HUB.heard
+    assert not HUB.has_listeners
 
 
 def test_a_cell_without_a_gpu_still_runs(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:

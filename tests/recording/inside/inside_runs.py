@@ -28,7 +28,7 @@ class Ran:
     folder: Path
 
     @property
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         """Our lines on stderr."""
         return [line for line in self.errors.splitlines() if line.startswith("gpusight:")]
 

@@ -19,19 +19,19 @@ from gpusight.recording.inside import nvtx_backend
 from gpusight.recording.inside.annotate import range_recorder
 from gpusight.recording.inside.step_hub import HUB
 from gpusight.recording.inside.torch_recorder import profiler_runs
-from tests.recording.inside.heard import Heard, hearing
+from tests.recording.inside.nvtx_log import NvtxLog, logged_nvtx
 from tests.shared import tool
 
 
 @pytest.fixture
-def heard() -> Iterator[Heard]:
-    with hearing() as listener:
+def log() -> Iterator[NvtxLog]:
+    with logged_nvtx() as listener:
         yield listener
         assert listener.open == []
 
 
-class Told:
-    """A recorder that listens to the hub."""
+class ListenerLog:
+    """A recorder that logs what the hub announces."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -49,27 +49,27 @@ class Told:
         self.events.append(f"-{name}")
 
 
-def test_ranges_nest(heard: Heard) -> None:
+def test_ranges_nest(log: NvtxLog) -> None:
     with gs.annotate("outer"), gs.annotate("inner"):
         gs.mark("now")
-    assert heard.told() == ["+outer", "+inner", "!now", "-inner", "-outer"]
+    assert log.lines() == ["+outer", "+inner", "!now", "-inner", "-outer"]
 
 
-def test_a_range_carries_its_attributes(heard: Heard) -> None:
+def test_a_range_carries_its_attributes(log: NvtxLog) -> None:
     with gs.annotate("a", domain="d", category="c", color="#102030", payload=3):
         pass
     gs.mark("b", domain="d", category=4, color="red", payload=0.5)
-    assert heard.told("d") == ["+a", "-a", "!b"]
-    assert heard.attributes == {"a": ("c", 0xFF102030, 3), "b": (4, 0xFFFF0000, 0.5)}
+    assert log.lines("d") == ["+a", "-a", "!b"]
+    assert log.attributes == {"a": ("c", 0xFF102030, 3), "b": (4, 0xFFFF0000, 0.5)}
 
 
-def test_an_exception_closes_the_range(heard: Heard) -> None:
+def test_an_exception_closes_the_range(log: NvtxLog) -> None:
     with pytest.raises(ValueError, match="x"), gs.annotate("a"):
         raise ValueError("x")
-    assert heard.told() == ["+a", "-a"]
+    assert log.lines() == ["+a", "-a"]
 
 
-def test_one_range_is_used_again_inside_itself_and_on_other_threads(heard: Heard) -> None:
+def test_one_range_is_used_again_inside_itself_and_on_other_threads(log: NvtxLog) -> None:
     shared, both = gs.annotate("a"), threading.Barrier(2)
 
     def work() -> None:
@@ -83,12 +83,12 @@ def test_one_range_is_used_again_inside_itself_and_on_other_threads(heard: Heard
         thread.start()
     for thread in threads:
         thread.join()
-    by_thread = [[e.what for e in heard.events if e.thread == t.ident] for t in threads]
+    by_thread = [[e.what for e in log.events if e.thread == t.ident] for t in threads]
     assert by_thread == [["push", "push", "pop", "pop"]] * 2
 
 
 @pytest.mark.parametrize("bare", [True, False])
-def test_a_function_gives_its_name(heard: Heard, *, bare: bool) -> None:
+def test_a_function_gives_its_name(log: NvtxLog, *, bare: bool) -> None:
     def work(x: int) -> int:
         """Say so."""
         return x + 1
@@ -97,10 +97,10 @@ def test_a_function_gives_its_name(heard: Heard, *, bare: bool) -> None:
     assert marked(1) == 2
     assert marked.__doc__ == "Say so."
     qualified = "test_a_function_gives_its_name.<locals>.work"
-    assert heard.told() == [f"+{qualified}", f"-{qualified}"]
+    assert log.lines() == [f"+{qualified}", f"-{qualified}"]
 
 
-def test_a_method_is_bound(heard: Heard) -> None:
+def test_a_method_is_bound(log: NvtxLog) -> None:
     class Model:
         @gs.annotate("forward")
         def forward(self, x: int) -> int:
@@ -113,10 +113,10 @@ def test_a_method_is_bound(heard: Heard) -> None:
     assert Model().forward(3) == 3
     with pytest.raises(KeyError):
         Model().fail()
-    assert heard.told() == ["+forward", "-forward", "+failing", "-failing"]
+    assert log.lines() == ["+forward", "-forward", "+failing", "-failing"]
 
 
-def test_a_coroutine_has_a_range_off_the_stack(heard: Heard) -> None:
+def test_a_coroutine_has_a_range_off_the_stack(log: NvtxLog) -> None:
     @gs.annotate("task")
     async def task(turns: int) -> int:
         for _ in range(turns):
@@ -128,21 +128,21 @@ def test_a_coroutine_has_a_range_off_the_stack(heard: Heard) -> None:
             return list(await asyncio.gather(task(3), task(1)))
 
     assert asyncio.run(main()) == [3, 1]
-    assert heard.kinds() == {"start", "end"}
-    assert heard.told() == ["+all", "+task", "+task", "-task", "-task", "-all"]
+    assert log.kinds() == {"start", "end"}
+    assert log.lines() == ["+all", "+task", "+task", "-task", "-task", "-all"]
 
 
-def test_a_generator_has_a_range_each_time_it_runs(heard: Heard) -> None:
-    log: list[object] = []
+def test_a_generator_has_a_range_each_time_it_runs(log: NvtxLog) -> None:
+    received: list[object] = []
 
     @gs.annotate("part")
     def parts() -> Generator[int, str, str]:
         try:
-            log.append((yield 1))
+            received.append((yield 1))
             try:
                 yield 2
             except KeyError:
-                log.append("raised inside")
+                received.append("raised inside")
             return "end"
         finally:
             gs.mark("closed")
@@ -153,14 +153,14 @@ def test_a_generator_has_a_range_each_time_it_runs(heard: Heard) -> None:
     assert running.send("sent") == 2
     with pytest.raises(StopIteration, match="end"):
         running.throw(KeyError())
-    assert log == ["sent", "raised inside"]
-    assert heard.told() == [
+    assert received == ["sent", "raised inside"]
+    assert log.lines() == [
         *("+part", "-part", "!outside", "+part", "-part"),
         *("+part", "!closed", "-part"),
     ]
 
 
-def test_a_generator_that_is_closed_runs_its_end_in_the_range(heard: Heard) -> None:
+def test_a_generator_that_is_closed_runs_its_end_in_the_range(log: NvtxLog) -> None:
     @gs.annotate("part")
     def parts() -> Iterator[int]:
         try:
@@ -170,10 +170,10 @@ def test_a_generator_that_is_closed_runs_its_end_in_the_range(heard: Heard) -> N
 
     for _ in parts():
         break
-    assert heard.told() == ["+part", "-part", "+part", "!closed", "-part"]
+    assert log.lines() == ["+part", "-part", "+part", "!closed", "-part"]
 
 
-def test_an_asynchronous_generator_works_as_before(heard: Heard) -> None:
+def test_an_asynchronous_generator_works_as_before(log: NvtxLog) -> None:
     @gs.annotate("part")
     async def parts() -> AsyncIterator[int]:
         yield 1
@@ -184,43 +184,43 @@ def test_an_asynchronous_generator_works_as_before(heard: Heard) -> None:
         return [part async for part in parts()]
 
     assert asyncio.run(main()) == [1, 2]
-    assert heard.told() == ["+part", "-part"] * 3
+    assert log.lines() == ["+part", "-part"] * 3
 
 
 def test_listeners_hear_of_ranges_and_their_domain() -> None:
-    told = Told()
-    HUB.listen(told)
+    listener_log = ListenerLog()
+    HUB.listen(listener_log)
     try:
         with gs.annotate("a"), gs.annotate("b", domain="d"):
             pass
     finally:
-        HUB.forget(told)
+        HUB.forget(listener_log)
     with gs.annotate("unheard"):
         pass
-    assert told.events == ["+a", "+b@d", "-b@d", "-a"]
+    assert listener_log.events == ["+a", "+b@d", "-b@d", "-a"]
 
 
 def test_who_begins_to_listen_inside_a_range_is_not_told_of_its_end() -> None:
-    told, shared = Told(), gs.annotate("a")
+    listener_log, shared = ListenerLog(), gs.annotate("a")
     with shared:
-        HUB.listen(told)
+        HUB.listen(listener_log)
         try:
             with shared:
                 pass
         finally:
-            HUB.forget(told)
+            HUB.forget(listener_log)
             with shared:
                 pass
-    assert told.events == ["+a", "-a"]
+    assert listener_log.events == ["+a", "-a"]
 
 
-def test_who_stops_listening_inside_a_range_is_asked_no_more(heard: Heard) -> None:
+def test_who_stops_listening_inside_a_range_is_asked_no_more(log: NvtxLog) -> None:
     shared = gs.annotate("a")
     with shared:
         nvtx_backend.CHOICE.make(None)
         with shared:
             pass
-    assert heard.told() == ["+a", "-a"]
+    assert log.lines() == ["+a", "-a"]
 
 
 def test_the_profiler_of_pytorch_sees_ranges_and_marks() -> None:
@@ -246,8 +246,8 @@ def test_which_profilers_of_pytorch_get_ranges(
 ) -> None:
     profiler = SimpleNamespace(_is_profiler_enabled=everywhere)
     autograd = SimpleNamespace(profiler=profiler, _profiler_enabled=lambda: here)
-    asked = SimpleNamespace(_profiler_type=lambda: SimpleNamespace(name=kind))
-    fake = SimpleNamespace(autograd=autograd, _C=SimpleNamespace(_autograd=asked))
+    fake_autograd = SimpleNamespace(_profiler_type=lambda: SimpleNamespace(name=kind))
+    fake = SimpleNamespace(autograd=autograd, _C=SimpleNamespace(_autograd=fake_autograd))
     assert range_recorder(fake)() is records
     assert profiler_runs(fake) is (here or everywhere)
 
@@ -270,12 +270,12 @@ def test_a_compiled_function_stays_one_graph(*, loud: bool) -> None:
             return inner(x) + 1
 
     torch._dynamo.reset()
-    with hearing() as heard:
+    with logged_nvtx() as log:
         if not loud:
             nvtx_backend.CHOICE.make(None)
         compiled = torch.compile(outer, backend="eager", fullgraph=True)
         assert compiled(torch.ones(2)).tolist() == [3.0, 3.0]
-    assert heard.events == []
+    assert log.events == []
 
 
 @pytest.mark.parametrize("color", ["mauve-ish", "#12", "112233", -1, 2**32])

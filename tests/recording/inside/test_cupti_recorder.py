@@ -334,10 +334,10 @@ def test_work_without_an_end_is_left_out_and_said(path: Path) -> None:
     session.cupti.dropped = 17
     trace = session.write(path)
     assert rows(trace, "kernels", "start_ns") == [(1_000,)]
-    said = dict(rows(trace, "diagnostics", "text", "severity"))
-    assert said["1 kernels had not ended when recording did and are left out"] == "warning"
+    severity = dict(rows(trace, "diagnostics", "text", "severity"))
+    assert severity["1 kernels had not ended when recording did and are left out"] == "warning"
     lost = "CUPTI dropped 17 records (buffers full): counts are too low"
-    assert said[lost] == "warning"
+    assert severity[lost] == "warning"
 
 
 @pytest.mark.parametrize("longer_by", [8, 64])
@@ -364,8 +364,8 @@ def test_a_record_of_unknown_length_loses_the_rest_of_its_buffer_and_is_said(pat
     session.cupti._pending += (54).to_bytes(4, "little") + bytes(60)
     trace = session.write(path)
     assert rows(trace, "kernels", "start_ns") == [(1_000,)]
-    said = "64 bytes of CUPTI's records could not be read"
-    assert (said, "warning") in rows(trace, "diagnostics", "text", "severity")
+    message = "64 bytes of CUPTI's records could not be read"
+    assert (message, "warning") in rows(trace, "diagnostics", "text", "severity")
 
 
 def test_threads_are_found_by_their_posix_ids_where_cupti_has_no_others(path: Path) -> None:
@@ -553,6 +553,6 @@ def test_nsys_stats_reads_it(path: Path, report: str, column: str, expected: lis
     session.add("memcpy", start=50_000, end=50_500, copy_kind=1, src_kind=1, dst_kind=3, bytes=4)
     session.write(path).close()
     command = [nsys, "stats", "-q", "--format", "csv", "-r", report, str(path)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    table = csv.DictReader(io.StringIO(told.strip()))
+    csv_text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    table = csv.DictReader(io.StringIO(csv_text.strip()))
     assert [int(row[column]) for row in table] == expected

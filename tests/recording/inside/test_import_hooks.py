@@ -1,4 +1,4 @@
-"""Steps and ranges of programs that do not tell us are heard."""
+"""Steps and ranges are found in programs that do not mark them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import sys
 _LISTEN = """
 from gpusight.recording.inside.step_hub import HUB
 
-class Heard:
-    told = []
-    def step_began(self, number): self.told.append(f"+{number}")
-    def step_ended(self, number): self.told.append(f"-{number}")
-    def range_began(self, name): self.told.append(f"[{name}")
-    def range_ended(self, name): self.told.append(f"{name}]")
+class EventLog:
+    events = []
+    def step_began(self, number): self.events.append(f"+{number}")
+    def step_ended(self, number): self.events.append(f"-{number}")
+    def range_began(self, name): self.events.append(f"[{name}")
+    def range_ended(self, name): self.events.append(f"{name}]")
 
-def told():
-    print(" ".join(Heard.told))
-    Heard.told.clear()
+def print_events():
+    print(" ".join(EventLog.events))
+    EventLog.events.clear()
 
-HUB.listen(Heard())
+HUB.listen(EventLog())
 """
 _RANGES = """
 from gpusight.recording.inside import import_hooks
@@ -31,7 +31,7 @@ with nvtx.annotate("a", domain="mine"):
     nvtx.push_range("c", domain="mine")
     nvtx.pop_range("mine")
     nvtx.pop_range()
-told()
+print_events()
 
 @nvtx.annotate()
 def work():
@@ -40,12 +40,12 @@ def work():
 try:
     work()
 except KeyError:
-    told()
+    print_events()
 first, second = nvtx.start_range("d"), nvtx.start_range(message="e")
 nvtx.end_range(second)
 nvtx.end_range(first)
 nvtx.pop_range()
-told()
+print_events()
 """
 _STEPS = """
 from gpusight.recording.inside.step_hub import OptimizerSteps
@@ -70,7 +70,7 @@ other = torch.optim.SGD(model.parameters(), lr=0.1)
 first.step(closure)
 other.step()
 first.step(closure)
-told()
+print_events()
 
 del first
 scaler = torch.amp.GradScaler("cpu")
@@ -79,17 +79,17 @@ for scale in (1.0, float("inf"), 1.0):
     scaler.step(other)
     scaler.update()
     other.zero_grad()
-told()
+print_events()
 
 compiled = torch.compile(other.step, backend="eager")
 loss().backward()
 compiled()
-told()
+print_events()
 
 HUB.end_step(HUB.begin_step())
 loss().backward()
 other.step()
-told()
+print_events()
 
 steps.remove()
 other.step()

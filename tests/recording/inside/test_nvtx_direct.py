@@ -28,7 +28,7 @@ typedef void (*function)(void);
 typedef int (*get_table)(int, function ***, unsigned *);
 typedef struct { size_t size; get_table get; } callbacks;
 static char log_[4096];
-const char *said(void) { return log_; }
+const char *log_text(void) { return log_; }
 static void note(const char *what, const char *domain, const attributes *a) {
   char line[256];
   if (a)
@@ -79,7 +79,7 @@ def listening(folder: Path, *flags: str) -> tuple[DirectBackend, ctypes.CDLL]:
     command = [str(compiler), "-shared", "-fPIC", *flags, "-o", str(built), str(source)]
     subprocess.run(command, check=True)
     library = ctypes.CDLL(str(built))
-    library.said.restype = ctypes.c_char_p
+    library.log_text.restype = ctypes.c_char_p
     return DirectBackend.load(str(built)), library
 
 
@@ -92,9 +92,9 @@ def speak(backend: DirectBackend) -> None:
         backend.pop(domain)
 
 
-def heard(library: ctypes.CDLL) -> list[str]:
-    said: bytes = library.said()
-    return said.decode().splitlines()
+def logged_calls(library: ctypes.CDLL) -> list[str]:
+    text: bytes = library.log_text()
+    return text.decode().splitlines()
 
 
 IN_MINE = [
@@ -110,13 +110,15 @@ IN_MINE = [
 def test_names_are_registered_for_tools_that_filter_by_them(tmp_path: Path) -> None:
     backend, library = listening(tmp_path)
     speak(backend)
-    assert heard(library) == [line.replace("mine", "(no domain)") for line in IN_MINE] + IN_MINE
+    assert (
+        logged_calls(library) == [line.replace("mine", "(no domain)") for line in IN_MINE] + IN_MINE
+    )
 
 
 def test_cupti_hears_the_default_domain_through_the_oldest_functions(tmp_path: Path) -> None:
     backend, library = listening(tmp_path, "-DCUPTI")
     speak(backend)
-    assert heard(library) == [
+    assert logged_calls(library) == [
         "old push - plain range category 0 color ff00ff00 payload 0",
         "kind (no domain)",
         "old mark - plain here category 1 color 0 payload 7",
@@ -146,7 +148,7 @@ def test_a_range_that_the_garbage_collector_opens_meanwhile_does_not_wait_for_ev
     speaking.start()
     speaking.join(10)
     assert not speaking.is_alive()
-    marks = [line for line in heard(library) if line.startswith("mark (no domain)")]
+    marks = [line for line in logged_calls(library) if line.startswith("mark (no domain)")]
     assert [line.split(" color")[0].rpartition(" ")[2] for line in marks] == ["2", "1"]
 
 
@@ -159,7 +161,8 @@ def test_names_without_end_are_not_all_kept(
     for number in (0, 1, 2, 1):
         backend.mark(NvtxEvent(f"request {number}"))
     assert [
-        line.split(" category")[0].removeprefix("mark (no domain) ") for line in heard(library)
+        line.split(" category")[0].removeprefix("mark (no domain) ")
+        for line in logged_calls(library)
     ] == [
         "registered request 0",
         "registered request 1",

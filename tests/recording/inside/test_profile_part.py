@@ -12,8 +12,8 @@ from gpusight.errors import RecordError, UsageError
 from gpusight.recording.inside import cuda_driver, nvtx_backend, profile_part
 from gpusight.recording.inside.environment import VARIABLE
 from gpusight.recording.inside.step_hub import HUB
-from tests.recording.inside.heard import Heard, hearing
-from tests.recording.inside.test_annotate import Told
+from tests.recording.inside.nvtx_log import NvtxLog, logged_nvtx
+from tests.recording.inside.test_annotate import ListenerLog
 
 
 @pytest.fixture
@@ -36,36 +36,36 @@ def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def heard() -> Iterator[Heard]:
-    with hearing() as listener:
+def log() -> Iterator[NvtxLog]:
+    with logged_nvtx() as listener:
         yield listener
         assert listener.open == []
 
 
 @pytest.mark.usefixtures("calls")
-def test_the_range_lies_inside_the_recording(monkeypatch: pytest.MonkeyPatch, heard: Heard) -> None:
+def test_the_range_lies_inside_the_recording(monkeypatch: pytest.MonkeyPatch, log: NvtxLog) -> None:
     monkeypatch.setattr(cuda_driver, "profiler_start", lambda: gs.mark("start"))
     monkeypatch.setattr(cuda_driver, "profiler_stop", lambda: gs.mark("stop"))
     with gs.profile("part"):
         pass
-    assert heard.told() == ["!start", "+part", "-part", "!stop"]
+    assert log.lines() == ["!start", "+part", "-part", "!stop"]
 
 
-def test_an_exception_ends_it(calls: list[str], heard: Heard) -> None:
+def test_an_exception_ends_it(calls: list[str], log: NvtxLog) -> None:
     with pytest.raises(ValueError, match="x"), gs.profile():
         raise ValueError("x")
     assert calls == ["start", "stop"]
-    assert heard.told() == ["+profile", "-profile"]
+    assert log.lines() == ["+profile", "-profile"]
 
 
-def test_only_the_outermost_starts_and_stops(calls: list[str], heard: Heard) -> None:
+def test_only_the_outermost_starts_and_stops(calls: list[str], log: NvtxLog) -> None:
     part = gs.profile("a")
     with part:
         with part, gs.profile("b", range=False):
             pass
         assert calls == ["start"]
     assert calls == ["start", "stop"]
-    assert heard.told() == ["+a", "+a", "-a", "-a"]
+    assert log.lines() == ["+a", "+a", "-a", "-a"]
 
 
 def test_parts_that_overlap_on_threads_are_recorded_whole(calls: list[str]) -> None:
@@ -86,7 +86,7 @@ def test_parts_that_overlap_on_threads_are_recorded_whole(calls: list[str]) -> N
     assert calls == ["start", "stop"]
 
 
-def test_a_function_is_recorded_whenever_it_runs(calls: list[str], heard: Heard) -> None:
+def test_a_function_is_recorded_whenever_it_runs(calls: list[str], log: NvtxLog) -> None:
     @gs.profile("work")
     def work() -> int:
         return len(calls)
@@ -102,7 +102,7 @@ def test_a_function_is_recorded_whenever_it_runs(calls: list[str], heard: Heard)
 
     assert [work(), work(), asyncio.run(later()), *parts()] == [1, 3, 5, 7]
     assert calls == ["start", "stop"] * 4
-    assert heard.told()[-4:] == ["+later", "-later", "+parts", "-parts"]
+    assert log.lines()[-4:] == ["+later", "-later", "+parts", "-parts"]
 
 
 @pytest.mark.usefixtures("no_cuda")
@@ -125,26 +125,26 @@ def test_without_cuda_strict_raises_and_leaves_nothing_open() -> None:
 
 @pytest.mark.usefixtures("no_cuda")
 def test_the_range_is_there_without_cuda() -> None:
-    with hearing() as heard, warnings.catch_warnings():
+    with logged_nvtx() as log, warnings.catch_warnings():
         warnings.simplefilter("ignore", profile_part.ProfilerUnavailableWarning)
         with gs.profile("part"):
             pass
-    assert heard.told() == ["+part", "-part"]
+    assert log.lines() == ["+part", "-part"]
 
 
 def test_under_record_it_is_a_range_that_the_recorder_hears(
     monkeypatch: pytest.MonkeyPatch, calls: list[str]
 ) -> None:
     monkeypatch.setenv(VARIABLE, "{}")
-    told = Told()
-    HUB.listen(told)
+    listener_log = ListenerLog()
+    HUB.listen(listener_log)
     try:
         with gs.profile("part"):
             pass
     finally:
-        HUB.forget(told)
+        HUB.forget(listener_log)
     assert calls == []
-    assert told.events == ["+part", "-part"]
+    assert listener_log.events == ["+part", "-part"]
 
 
 @pytest.mark.usefixtures("calls")
@@ -181,6 +181,6 @@ def test_the_gpu_is_waited_for_only_where_a_tool_listens(
     with gs.profile():
         pass
     assert calls == ["start", "stop"]
-    with hearing(), gs.profile():
+    with logged_nvtx(), gs.profile():
         pass
     assert calls[2:] == ["wait", "start", "wait", "stop"]

@@ -204,9 +204,9 @@ def test_an_exception_passes_on_and_what_is_complete_is_written(
 
 
 def test_a_training_too_short_is_told_before(tmp_path: Path) -> None:
-    with pytest.warns(ProfilerWarning, match="needs 9 steps and the run has 3 steps") as told:
+    with pytest.warns(ProfilerWarning, match="needs 9 steps and the run has 3 steps") as caught:
         fit(gs.ProfilerCallback(), max_steps=3)
-    assert len([w for w in told if w.category is ProfilerWarning]) == 1
+    assert len([w for w in caught if w.category is ProfilerWarning]) == 1
     assert not files(tmp_path)
 
 

@@ -358,12 +358,12 @@ def test_what_is_damaged_ends_with_its_process() -> None:
 
 
 def test_a_full_disk_ends_sampling_and_not_the_program(tmp_path: Path) -> None:
-    said: list[str] = []
-    stacks = StackSampler(str(tmp_path / "missing" / "run"), "s", 200, log=said.append)
+    messages: list[str] = []
+    stacks = StackSampler(str(tmp_path / "missing" / "run"), "s", 200, log=messages.append)
     stacks.start()
     deadline = time.monotonic() + 10
-    while not said and time.monotonic() < deadline:
+    while not messages and time.monotonic() < deadline:
         time.sleep(0.05)
     stacks.stop()
-    assert len(said) == 1
-    assert "sampling stacks ended" in said[0]
+    assert len(messages) == 1
+    assert "sampling stacks ended" in messages[0]

@@ -46,25 +46,25 @@ from gpusight.recording.inside.step_hub import StepHub
 from tests.recording.inside.inside_runs import SITE, run
 
 
-class Noted:
-    """A recorder that notes what it is told."""
+class CallLog:
+    """A recorder that logs the methods called on it."""
 
     suffix: str | None = ".x"
     on_main_thread = False
 
     def __init__(self) -> None:
-        self.did: list[str] = []
+        self.names: list[str] = []
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        return lambda *args: self.did.append(" ".join([name, *map(str, args)]))
+        return lambda *args: self.names.append(" ".join([name, *map(str, args)]))
 
 
 def window(recorder: Any, *, allowed: bool = True, **plan: Any) -> RecordingWindow:
     return RecordingWindow(
         RecorderPlan("torch", "/nowhere", **plan),
         recorder,
-        opened=lambda: recorder.did.append("opened"),
-        ended=lambda: recorder.did.append("ended"),
+        opened=lambda: recorder.names.append("opened"),
+        ended=lambda: recorder.names.append("ended"),
         allowed=lambda: allowed,
     )
 
@@ -161,12 +161,12 @@ def test_a_module_whose_loader_cannot_be_followed_is_imported_all_the_same(
 
 
 def test_a_window_of_steps() -> None:
-    noted, hub = Noted(), StepHub()
-    steps = window(noted, first_step=2, last_step=3)
+    calls, hub = CallLog(), StepHub()
+    steps = window(calls, first_step=2, last_step=3)
     hub.listen(steps)
     for _ in range(6):
         hub.end_step(hub.begin_step())
-    assert noted.did == [
+    assert calls.names == [
         "prepare",
         "start",
         "opened",
@@ -180,18 +180,18 @@ def test_a_window_of_steps() -> None:
 
 
 def test_a_window_of_the_first_range_and_what_is_nested_in_it() -> None:
-    noted = Noted()
-    ranges = window(noted, range_name="forward")
-    for told in ("began forward", "began forward", "ended forward", "ended forward") * 2:
-        what, _, name = told.partition(" ")
+    calls = CallLog()
+    ranges = window(calls, range_name="forward")
+    for event in ("began forward", "began forward", "ended forward", "ended forward") * 2:
+        what, _, name = event.partition(" ")
         getattr(ranges, f"range_{what}")(name)
-        if told == "ended forward" and noted.did[-1] != "ended":
+        if event == "ended forward" and calls.names[-1] != "ended":
             assert ranges.state is WindowState.RECORDING
-    assert noted.did == ["start", "opened", "stop", "ended"]
+    assert calls.names == ["start", "opened", "stop", "ended"]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told", "is_it"),
+    ("wanted", "name", "is_it"),
     [
         ("a", "a", True),
         ("a", "b", False),
@@ -204,52 +204,52 @@ def test_a_window_of_the_first_range_and_what_is_nested_in_it() -> None:
         ("b@*", "a@b", False),
     ],
 )
-def test_names_of_ranges(wanted: str, told: str, is_it: bool) -> None:
-    ranges = window(Noted(), range_name=wanted)
-    ranges.range_began(told)
+def test_names_of_ranges(wanted: str, name: str, is_it: bool) -> None:
+    ranges = window(CallLog(), range_name=wanted)
+    ranges.range_began(name)
     assert (ranges.state is WindowState.RECORDING) is is_it
 
 
 def test_a_window_of_time() -> None:
-    noted = Noted()
-    timed = window(noted, delay_s=0.05, duration_s=0.05)
+    calls = CallLog()
+    timed = window(calls, delay_s=0.05, duration_s=0.05)
     timed.ready()
     timed.ready()
-    assert (noted.did, timed.missed()) == (
+    assert (calls.names, timed.missed()) == (
         [],
         "the program ended before the delay of 0.05 s was over",
     )
     end_s = time.monotonic() + 10
-    while "ended" not in noted.did and time.monotonic() < end_s:
+    while "ended" not in calls.names and time.monotonic() < end_s:
         time.sleep(0.01)
-    assert noted.did == ["start", "opened", "stop", "ended"]
+    assert calls.names == ["start", "opened", "stop", "ended"]
 
 
 def test_a_window_without_limits_lasts_to_the_end() -> None:
-    noted = Noted()
-    whole = window(noted)
+    calls = CallLog()
+    whole = window(calls)
     whole.ready()
     whole.step_began(1)
     whole.step_ended(1)
-    assert "stop" not in noted.did
+    assert "stop" not in calls.names
     whole.close()
     whole.close()
-    assert noted.did[-2:] == ["stop", "ended"]
+    assert calls.names[-2:] == ["stop", "ended"]
 
 
 def test_what_never_came_is_named() -> None:
-    steps = window(Noted(), first_step=5)
+    steps = window(CallLog(), first_step=5)
     steps.step_began(0)
     steps.step_ended(0)
     assert steps.missed() == "step 5 never began (1 were counted)"
-    assert window(Noted(), range_name="a").missed() == "the range a never started"
-    assert window(Noted()).missed() is None
+    assert window(CallLog(), range_name="a").missed() == "the range a never started"
+    assert window(CallLog()).missed() is None
 
 
 def test_a_recorder_that_fails_is_said_once_and_felt_by_nobody(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    class Failing(Noted):
+    class Failing(CallLog):
         def start(self) -> None:
             raise RecordError("no such thing")
 
@@ -258,7 +258,7 @@ def test_a_recorder_that_fails_is_said_once_and_felt_by_nobody(
     whole.ready()
     whole.step_began(1)
     whole.close()
-    assert failing.did == []
+    assert failing.names == []
     assert capsys.readouterr().err.count("no such thing") == 1
 
 
@@ -269,29 +269,31 @@ def test_what_fails_around_the_recorder_is_felt_by_nobody(
     def fail() -> bool:
         raise RuntimeError("can't start new thread")
 
-    noted = Noted()
-    calls: dict[str, Any] = {"opened": bool, "allowed": lambda: True, broken: fail}
-    whole = RecordingWindow(RecorderPlan("torch", "/nowhere"), noted, ended=lambda: None, **calls)
+    calls = CallLog()
+    callbacks: dict[str, Any] = {"opened": bool, "allowed": lambda: True, broken: fail}
+    whole = RecordingWindow(
+        RecorderPlan("torch", "/nowhere"), calls, ended=lambda: None, **callbacks
+    )
     whole.ready()
     whole.close()
-    assert noted.did == (["start", "stop"] if broken == "opened" else [])
+    assert calls.names == (["start", "stop"] if broken == "opened" else [])
     assert capsys.readouterr().err.count("can't start new thread") == 1
 
 
 def test_what_was_prepared_in_vain_is_undone() -> None:
-    noted = Noted()
-    steps = window(noted, first_step=1)
+    calls = CallLog()
+    steps = window(calls, first_step=1)
     steps.step_began(0)
     steps.close()
-    assert noted.did == ["prepare", "cancel"]
+    assert calls.names == ["prepare", "cancel"]
 
 
 def test_a_rank_that_is_not_wanted_does_not_begin() -> None:
-    noted = Noted()
-    other = window(noted, allowed=False)
+    calls = CallLog()
+    other = window(calls, allowed=False)
     other.ready()
     other.close()
-    assert noted.did == []
+    assert calls.names == []
 
 
 def test_a_function_runs_on_the_main_thread() -> None:
@@ -408,7 +410,7 @@ def test_a_python_inside_a_profiler_is_left_alone(tmp_path: Path) -> None:
         first_step=0,
         variables={"PYTHONHOME": sys.base_prefix},
     )
-    assert (done.code, done.out, done.said) == (0, "False\n", [])
+    assert (done.code, done.out, done.messages) == (0, "False\n", [])
 
 
 def test_a_python_without_gpusight_gets_it_and_nothing_else(tmp_path: Path) -> None:
@@ -430,14 +432,14 @@ def test_a_python_without_gpusight_gets_it_and_nothing_else(tmp_path: Path) -> N
         first_step=7,
     )
     assert (done.code, done.out) == (0, "True None\n")
-    assert len(done.said) == 1
-    assert "step 7 never began (3 were counted)" in done.said[0]
+    assert len(done.messages) == 1
+    assert "step 7 never began (3 were counted)" in done.messages[0]
 
 
 def test_what_goes_wrong_with_us_does_not_stop_the_program(tmp_path: Path) -> None:
     done = run(tmp_path, "-c", "print('ran')", recorder="no such recorder")
     assert (done.code, done.out) == (0, "ran\n")
-    assert "is not recorded: unknown recorder" in done.said[0]
+    assert "is not recorded: unknown recorder" in done.messages[0]
 
 
 @pytest.mark.parametrize("stream", [None, "closed", "ascii"])
@@ -526,27 +528,27 @@ def test_why_the_profiler_around_us_was_not_switched_on_is_said(tmp_path: Path) 
     code = "import gpusight as gs\nfor _ in gs.step(range(4)): pass"
     done = run(tmp_path, "-c", code, recorder="profiler-api", first_step=1, last_step=2)
     assert done.code == 0
-    assert len(done.said) == 1
-    assert "CUDA" in done.said[0]
-    assert "never began" not in done.said[0]
+    assert len(done.messages) == 1
+    assert "CUDA" in done.messages[0]
+    assert "never began" not in done.messages[0]
 
 
 def test_ranks_that_do_not_exist_are_said_by_one(tmp_path: Path) -> None:
-    said = []
+    messages = []
     for rank in ("0", "1"):
         variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"}
-        said += run(tmp_path, "-c", "pass", variables=variables, ranks=(8,)).said
-    assert said == [
+        messages += run(tmp_path, "-c", "pass", variables=variables, ranks=(8,)).messages
+    assert messages == [
         "gpusight: nothing is recorded: rank 8 was requested, but there are only 2 ranks"
     ]
 
 
 def watched(
     monkeypatch: pytest.MonkeyPatch, *, torch: bool, then: Callable[[Any], None] = lambda _: None
-) -> tuple[Noted, str | None]:
+) -> tuple[CallLog, str | None]:
     """Watch a process that uses the GPU for steps that can be counted."""
-    noted = Noted()
-    monkeypatch.setattr(start_recording, "recorder_for", lambda _: noted)
+    calls = CallLog()
+    monkeypatch.setattr(start_recording, "recorder_for", lambda _: calls)
     monkeypatch.setattr(start_recording, "_UNCOUNTABLE_S", 0.05)
     monkeypatch.setattr(start_recording, "_WATCH_S", 0.01)
     monkeypatch.setattr(start_recording, "HUB", StepHub())
@@ -560,41 +562,41 @@ def watched(
     )
     then(process)
     process._watch_for_steps()
-    return noted, process._window.whole_because
+    return calls, process._window.whole_because
 
 
 def test_a_program_without_torch_is_recorded_as_soon_as_it_uses_the_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    noted, why = watched(monkeypatch, torch=False)
-    assert (noted.did, why) == (["start"], "the program uses the GPU without PyTorch")
+    calls, why = watched(monkeypatch, torch=False)
+    assert (calls.names, why) == (["start"], "the program uses the GPU without PyTorch")
 
 
 def test_a_program_with_nothing_to_count_is_recorded_soon(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    noted, why = watched(monkeypatch, torch=True)
-    assert (noted.did, why) == (["start"], "no steps were found for 0 s")
+    calls, why = watched(monkeypatch, torch=True)
+    assert (calls.names, why) == (["start"], "no steps were found for 0 s")
     assert "everything from here on is recorded" in capsys.readouterr().err
 
 
 def test_a_program_with_an_optimizer_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     began_s = time.monotonic()
     monkeypatch.setattr(start_recording, "_STALLED_S", 0.3)
-    noted, _ = watched(monkeypatch, torch=True, then=lambda process: process._optimizer_made())
-    assert noted.did == ["start"]
+    calls, _ = watched(monkeypatch, torch=True, then=lambda process: process._optimizer_made())
+    assert calls.names == ["start"]
     assert time.monotonic() - began_s >= 0.3
 
 
 def test_a_pace_is_stored_when_recording_begins_and_before_it_ends() -> None:
-    noted = Noted()
+    calls = CallLog()
     pace = '{"version":1,"steps":2,"mean_ns":5,"median_ns":5,"spread":0.0,"how":"second run",'
     pace += '"step_source":"program"}'
-    whole = window(noted, pace=pace)
+    whole = window(calls, pace=pace)
     whole.ready()
     whole.close()
     stored = f"store_pace {pace}"
-    assert noted.did == ["start", stored, "opened", stored, "stop", "ended"]
+    assert calls.names == ["start", stored, "opened", stored, "stop", "ended"]
 
 
 def test_steps_that_cannot_be_timed_are_recorded_all_the_same(
@@ -604,10 +606,10 @@ def test_steps_that_cannot_be_timed_are_recorded_all_the_same(
         raise RuntimeError("CUDA error")
 
     monkeypatch.setattr(cuda_driver, "wait_for_gpus", fail)
-    noted, hub = Noted(), StepHub()
+    calls, hub = CallLog(), StepHub()
     monkeypatch.setattr(recording_window, "HUB", hub)
-    hub.listen(window(noted, window=True, warmup=0))
+    hub.listen(window(calls, window=True, warmup=0))
     for _ in range(2):
         hub.end_step(hub.begin_step())
-    assert noted.did[:2] == ["start", "opened"]
+    assert calls.names[:2] == ["start", "opened"]
     assert "steps were not timed: CUDA error" in capsys.readouterr().err

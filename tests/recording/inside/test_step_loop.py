@@ -11,8 +11,8 @@ from gpusight.analysis.steps.step_list import read_name
 from gpusight.errors import UsageError
 from gpusight.recording.inside import step_hub
 from gpusight.recording.inside import step_loop as step_module
-from tests.recording.inside.heard import Heard, hearing
-from tests.recording.inside.test_annotate import Told
+from tests.recording.inside.nvtx_log import NvtxLog, logged_nvtx
+from tests.recording.inside.test_annotate import ListenerLog
 
 
 @pytest.fixture(autouse=True)
@@ -24,51 +24,51 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> step_hub.StepHub:
 
 
 @pytest.fixture
-def heard() -> Iterator[Heard]:
-    with hearing() as listener:
+def log() -> Iterator[NvtxLog]:
+    with logged_nvtx() as listener:
         yield listener
         assert listener.open == []
 
 
-def test_a_block_is_a_step(heard: Heard) -> None:
+def test_a_block_is_a_step(log: NvtxLog) -> None:
     for _ in range(2):
         with gs.step():
             gs.mark("work")
-    assert heard.told() == ["+step 0", "!work", "-step 0", "+step 1", "!work", "-step 1"]
+    assert log.lines() == ["+step 0", "!work", "-step 0", "+step 1", "!work", "-step 1"]
 
 
-def test_each_turn_of_a_loop_is_a_step_and_fetches_the_next_batch(heard: Heard) -> None:
+def test_each_turn_of_a_loop_is_a_step_and_fetches_the_next_batch(log: NvtxLog) -> None:
     batches = []
     for batch in gs.step(iter([10, 20])):
         gs.mark("work")
         batches.append(batch)
     assert batches == [10, 20]
-    assert heard.told() == [
+    assert log.lines() == [
         *("+input", "-input"),
         *("+step 0", "!work", "+input", "-input", "-step 0"),
         *("+step 1", "!work", "+input", "-input", "-step 1"),
     ]
 
 
-def test_no_batch_is_no_step(heard: Heard) -> None:
+def test_no_batch_is_no_step(log: NvtxLog) -> None:
     assert list(gs.step([])) == []
-    assert heard.told() == ["+input", "-input"]
+    assert log.lines() == ["+input", "-input"]
 
 
-def test_steps_are_counted_over_loops_and_names(heard: Heard) -> None:
+def test_steps_are_counted_over_loops_and_names(log: NvtxLog) -> None:
     for name in ("step", "validation"):
         for _ in gs.step([1], name=name):
             pass
-    assert [text for text in heard.told() if text[0] == "+" and "input" not in text] == [
+    assert [text for text in log.lines() if text[0] == "+" and "input" not in text] == [
         "+step 0",
         "+validation 1",
     ]
 
 
-def test_break_and_exceptions_end_the_step(heard: Heard) -> None:
+def test_break_and_exceptions_end_the_step(log: NvtxLog) -> None:
     for _ in gs.step([1, 2]):
         break
-    assert heard.told()[-1] == "-step 0"
+    assert log.lines()[-1] == "-step 0"
 
     def fail() -> None:
         for _ in gs.step([1, 2]):
@@ -76,35 +76,35 @@ def test_break_and_exceptions_end_the_step(heard: Heard) -> None:
 
     with pytest.raises(ValueError, match="x"):
         fail()
-    assert heard.told()[-2:] == ["+step 1", "-step 1"]
+    assert log.lines()[-2:] == ["+step 1", "-step 1"]
     with pytest.raises(KeyError), gs.step():
         raise KeyError
-    assert heard.told()[-2:] == ["+step 2", "-step 2"]
+    assert log.lines()[-2:] == ["+step 2", "-step 2"]
 
 
-def test_a_failing_loader_ends_the_step(heard: Heard) -> None:
+def test_a_failing_loader_ends_the_step(log: NvtxLog) -> None:
     def batches() -> Iterator[int]:
         yield 1
         raise OSError("disk")
 
     with pytest.raises(OSError, match="disk"):
         list(gs.step(batches()))
-    assert heard.told()[-4:] == ["+step 0", "+input", "-input", "-step 0"]
+    assert log.lines()[-4:] == ["+step 0", "+input", "-input", "-step 0"]
 
 
-def test_a_step_within_a_step_is_not_counted(heard: Heard, hub: step_hub.StepHub) -> None:
-    told = Told()
-    hub.listen(told)
+def test_a_step_within_a_step_is_not_counted(log: NvtxLog, hub: step_hub.StepHub) -> None:
+    listener_log = ListenerLog()
+    hub.listen(listener_log)
     for _ in gs.step([1]):
         with gs.step(name="micro") as inner:
             assert inner.number is None
     with gs.step() as after:
         assert after.number == 1
-    assert told.events == ["+step 0", "-step 0", "+step 1", "-step 1"]
-    assert "+micro" in heard.told()
+    assert listener_log.events == ["+step 0", "-step 0", "+step 1", "-step 1"]
+    assert "+micro" in log.lines()
 
 
-def test_a_function_may_be_the_step(heard: Heard) -> None:
+def test_a_function_may_be_the_step(log: NvtxLog) -> None:
     @gs.step
     def train(x: int) -> int:
         return x
@@ -116,11 +116,11 @@ def test_a_function_may_be_the_step(heard: Heard) -> None:
     assert train(5) == 5
     with pytest.raises(KeyError):
         serve()
-    assert heard.told() == ["+step 0", "-step 0", "+serve 1", "-serve 1"]
+    assert log.lines() == ["+step 0", "-step 0", "+serve 1", "-serve 1"]
 
 
-def test_listeners_hear_of_the_step_before_its_range(heard: Heard, hub: step_hub.StepHub) -> None:
-    class Listener(Told):
+def test_listeners_hear_of_the_step_before_its_range(log: NvtxLog, hub: step_hub.StepHub) -> None:
+    class Listener(ListenerLog):
         def step_began(self, number: int) -> None:
             gs.mark(f"begin {number}")
 
@@ -130,7 +130,7 @@ def test_listeners_hear_of_the_step_before_its_range(heard: Heard, hub: step_hub
     hub.listen(Listener())
     with gs.step():
         pass
-    assert heard.told() == ["!begin 0", "+step 0", "-step 0", "!end 0"]
+    assert log.lines() == ["!begin 0", "+step 0", "-step 0", "!end 0"]
 
 
 def test_the_loader_shows_through() -> None:

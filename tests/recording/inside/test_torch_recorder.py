@@ -70,7 +70,7 @@ def test_a_whole_program_with_workers_that_fails(folder: Path) -> None:
     (hidden / "sitecustomize.py").write_text("print('hidden ran')")
     done = run(folder, "train.py", "spawn", "it failed", path=(hidden,))
     assert (done.code, done.out.count("hidden ran") > 1, "trained" in done.out) == (1, True, True)
-    assert (done.files, done.said) == ([TRACE], [])
+    assert (done.files, done.messages) == ([TRACE], [])
     assert done.steps(TRACE) == ["ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#3"]
     operators = gs.ops(done.folder / TRACE, window=(None, None)).frame
     counted = dict(operators.select("name", "calls").iter_rows())
@@ -96,8 +96,8 @@ def test_shapes_are_recorded_where_they_are_wanted(folder: Path, shapes: bool) -
 def test_steps_that_never_come_are_named(tmp_path: Path, programs: TorchPrograms) -> None:
     done = programs.run(tmp_path, TRAIN, "fork", "0", first_step=9, last_step=10)
     assert (done.code, done.files) == (1, [])
-    assert len(done.said) == 1
-    assert "step 9 never began (4 were counted)" in done.said[0]
+    assert len(done.messages) == 1
+    assert "step 9 never began (4 were counted)" in done.messages[0]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_what_follows_the_last_step_of_an_optimizer_is_none(
     )
     done = programs.run(tmp_path, code, first_step=2, last_step=5)
     assert done.files == files
-    assert any("step 2 never ended (2 were counted)" in line for line in done.said) is not bool(
+    assert any("step 2 never ended (2 were counted)" in line for line in done.messages) is not bool(
         files
     )
 
@@ -148,7 +148,7 @@ def test_the_program_has_its_signals_back_once_recording_is_over(
 
 def test_nothing_can_be_written_past_os_exit(tmp_path: Path, programs: TorchPrograms) -> None:
     done = programs.run(tmp_path, "import torch, os; torch.ones(2); os._exit(7)")
-    assert (done.code, done.files, done.said) == (7, [], [])
+    assert (done.code, done.files, done.messages) == (7, [], [])
 
 
 def test_the_program_may_have_the_profiler_for_itself(
@@ -167,7 +167,7 @@ def test_the_program_may_have_the_profiler_for_itself(
     assert "aten::add" not in done.out
     assert {"aten::add"} <= done.names(TRACE)
     assert "aten::mul" not in done.names(TRACE)
-    assert "uses torch.profiler itself" in done.said[0]
+    assert "uses torch.profiler itself" in done.messages[0]
 
 
 def test_a_range_is_recorded_from_its_first_opening_to_its_end(
@@ -228,7 +228,7 @@ def test_the_clock_starts_and_stops_it_on_the_thread_that_works(
         "other.join()\n"
     )
     done = programs.run(tmp_path, code, delay_s=0.1, duration_s=0.3)
-    assert (done.files, done.said) == ([TRACE], [])
+    assert (done.files, done.messages) == ([TRACE], [])
     assert done.out.split() == ["True", "True"]  # it was written while the program ran
     added = [event for event in done.events(TRACE) if event["name"] == "aten::add"]
     assert len({event["tid"] for event in added}) == 2
@@ -250,7 +250,7 @@ def test_each_rank_has_its_file_and_the_launcher_none(tmp_path: Path) -> None:
     )
     launch = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
     done = run(tmp_path, *launch, "ranks.py")
-    assert (done.code, done.said) == (0, []), done.errors
+    assert (done.code, done.messages) == (0, []), done.errors
     assert done.files == ["run.rank0.trace.json.gz", "run.rank1.trace.json.gz"]
 
 
@@ -270,7 +270,7 @@ def test_a_fork_that_trains_is_recorded_where_its_parent_was_not(
         "child.join()\n"
     )
     done = programs.run(tmp_path, code, first_step=1, last_step=None)
-    assert (done.code, done.files, done.said) == (0, [TRACE], [])
+    assert (done.code, done.files, done.messages) == (0, [TRACE], [])
     assert done.steps(TRACE) == ["ProfilerStep#1", "ProfilerStep#2"]
 
 
@@ -315,16 +315,16 @@ def test_an_interrupt_while_we_write_is_one_line(tmp_path: Path, programs: Torch
         "torch.ones(2) + 1\nos.kill(os.getpid(), signal.SIGINT)\n"
     )
     done = programs.run(tmp_path, code)
-    assert (done.code, done.files, len(done.said)) == (-signal.SIGINT, [], 1)
-    assert "is not written" in done.said[0]
+    assert (done.code, done.files, len(done.messages)) == (-signal.SIGINT, [], 1)
+    assert "is not written" in done.messages[0]
     assert done.errors.count("Traceback") == 1  # the program's own
 
 
 def test_a_program_without_torch_is_told_so(tmp_path: Path) -> None:
     code = "import gpusight as gs\nfor _ in gs.step(range(4)): pass"
     done = run(tmp_path, "-c", code, first_step=2, last_step=3)
-    assert (done.code, done.files, len(done.said)) == (0, [], 1)
-    assert "the program has not imported torch" in done.said[0]
+    assert (done.code, done.files, len(done.messages)) == (0, [], 1)
+    assert "the program has not imported torch" in done.messages[0]
 
 
 def test_memory_without_a_gpu_has_no_history_and_says_so(
@@ -334,8 +334,8 @@ def test_memory_without_a_gpu_has_no_history_and_says_so(
     done = programs.run(
         tmp_path, "import torch; torch.ones(2) + 1", memory=True, variables=variables
     )
-    assert (done.files, len(done.said)) == ([TRACE], 1)
-    assert "no GPU memory history: this process has no GPU" in done.said[0]
+    assert (done.files, len(done.messages)) == ([TRACE], 1)
+    assert "no GPU memory history: this process has no GPU" in done.messages[0]
 
 
 WINDOW: dict[str, Any] = {"window": True, "warmup": 2, "timed": 3, "recorded": 2}
@@ -369,13 +369,13 @@ def test_a_window_of_an_optimizer_s_steps_and_the_pace_before_it(
     )
     report = tmp_path / "report"
     done = programs.run(tmp_path, code, variables={REPORT_VARIABLE: str(report)}, **WINDOW)
-    assert (done.code, done.out, done.files, done.said) == (0, "done\n", [TRACE], [])
+    assert (done.code, done.out, done.files, done.messages) == (0, "done\n", [TRACE], [])
     # 0 is a guess, 1 and 2 warm up, 3 to 5 are timed, 6 gets the profiler warm.
     assert done.steps(TRACE) == ["ProfilerStep#7", "ProfilerStep#8"]
     pace = stored_pace(done)
     assert (pace.steps, pace.how, pace.step_source) == (3, "before", "optimizer")
-    told = json.loads(report.read_text())
-    assert (told["recorded_steps"], told["pace"]) == (2, pace.to_text())
+    run_report = json.loads(report.read_text())
+    assert (run_report["recorded_steps"], run_report["pace"]) == (2, pace.to_text())
 
 
 @pytest.mark.parametrize("prepare", ["", 'model = torch.compile(model, backend="eager")'])
@@ -383,7 +383,7 @@ def test_a_window_of_calls_of_the_model(
     prepare: str, tmp_path: Path, programs: TorchPrograms
 ) -> None:
     done = programs.run(tmp_path, INFER.format(prepare=prepare, steps=14), **WINDOW)
-    assert (done.code, done.out, done.files, done.said) == (0, "done\n", [TRACE], [])
+    assert (done.code, done.out, done.files, done.messages) == (0, "done\n", [TRACE], [])
     assert done.steps(TRACE) == ["ProfilerStep#6", "ProfilerStep#7"]
     assert stored_pace(done).step_source == "module"
 
@@ -393,7 +393,7 @@ def test_a_program_that_ends_before_its_window_is_reported(
 ) -> None:
     done = programs.run(tmp_path, INFER.format(prepare="", steps=5), **WINDOW)
     assert (done.code, done.files) == (0, [])
-    assert "it ran 3 steps, too few to warm up, time and record" in done.said[0]
+    assert "it ran 3 steps, too few to warm up, time and record" in done.messages[0]
 
 
 def test_a_run_that_is_only_timed_ends_when_it_is(tmp_path: Path, programs: TorchPrograms) -> None:

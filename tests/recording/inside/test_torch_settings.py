@@ -1,4 +1,4 @@
-"""Schedules: which steps are recorded, and what a run too short for one is told."""
+"""Schedules: which steps are recorded, and the message about a run too short for one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_what_happens_to_each_step(schedule: StepSchedule, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"wait": -1}, "wait=-1 is too small; the minimum is 0"),
         ({"warmup": -2}, "warmup=-2"),
@@ -51,8 +51,8 @@ def test_what_happens_to_each_step(schedule: StepSchedule, shown: str) -> None:
     ],
     ids=str,
 )
-def test_what_is_no_schedule_is_refused(wrong: dict[str, int], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_is_no_schedule_is_refused(wrong: dict[str, int], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         StepSchedule(**wrong)
 
 
@@ -62,7 +62,7 @@ def test_whole_numbers_of_other_types_are_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "steps", "said"),
+    ("schedule", "steps", "message"),
     [
         (StepSchedule(), 9, None),
         (StepSchedule(), None, None),
@@ -77,10 +77,10 @@ def test_whole_numbers_of_other_types_are_numbers() -> None:
     ],
 )
 def test_a_run_too_short_is_said(
-    schedule: StepSchedule, steps: int | None, said: str | None
+    schedule: StepSchedule, steps: int | None, message: str | None
 ) -> None:
-    told = schedule.shortfall(steps)
-    assert told is None if said is None else said in (told or "")
+    shortfall = schedule.shortfall(steps)
+    assert shortfall is None if message is None else message in (shortfall or "")
 
 
 def test_no_warmup_is_allowed_with_a_caution() -> None:

@@ -80,8 +80,8 @@ def listened() -> bool:
     Nothing does in a function that `torch.compile` traces: its parts do not run one by one, and
     opening a range would break its graph.
     """
-    heard = not nvtx_backend.CHOICE.quiet or HUB.heard or _TORCH.records()
-    return heard and not _TORCH.compiles()
+    listening = not nvtx_backend.CHOICE.quiet or HUB.has_listeners or _TORCH.records()
+    return listening and not _TORCH.compiles()
 
 
 def compiling() -> bool:
@@ -143,7 +143,7 @@ def close_range(opened: OpenRange | None) -> None:
 
 def _notify(name: str, domain: str | None) -> str | None:
     """Notify listeners of a range, as `name@domain` where it has one."""
-    if not HUB.heard:
+    if not HUB.has_listeners:
         return None
     hub_name = name if domain is None else f"{name}@{domain}"
     HUB.begin_range(hub_name)
@@ -193,10 +193,12 @@ class Annotation:
 
     def __enter__(self) -> Self:
         """Open it on this thread."""
-        heard = listened()
-        if heard or self._opened:  # where it is open further out, note that it is not heard now
+        recording = listened()
+        if (
+            recording or self._opened
+        ):  # where it is open further out, note that it is not recorded now
             stack = self._opened.setdefault(threading.get_ident(), [])
-            stack.append(open_range(*self._arguments) if heard else None)
+            stack.append(open_range(*self._arguments) if recording else None)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -230,12 +230,12 @@ class ModuleHooks:
 
     def enter(self, _module: object, *arguments: object) -> None:
         """Open the forward range; end the backward one when all inputs have their gradients."""
-        heard = listened()
-        if not heard and (compiling() or not self._entered.calls):
+        recording = listened()
+        if not recording and (compiling() or not self._entered.calls):
             return
         calls = self._entered.calls
         call = ModuleCall(self._backward_name, calls[-1].call if calls else None)
-        opened = open_range(self._name, self._domain) if heard else None
+        opened = open_range(self._name, self._domain) if recording else None
         nodes, backward = [], self._backward
         if backward is not None and nvtx_backend.backend() is not None:
             for tensor in _with_gradient(arguments):

@@ -41,7 +41,7 @@ class StepHub:
 
     def __init__(self) -> None:
         self._listeners: tuple[StepListener, ...] = ()
-        self.heard = False
+        self.has_listeners = False
         """Somebody listens; kept because every range needs it."""
         self.explicit = False
         self.source = ""
@@ -52,12 +52,12 @@ class StepHub:
 
     def listen(self, listener: StepListener) -> None:
         """Notify this one too."""
-        self._listeners, self.heard = (*self._listeners, listener), True
+        self._listeners, self.has_listeners = (*self._listeners, listener), True
 
     def forget(self, listener: StepListener) -> None:
         """Notify this one no more."""
         self._listeners = tuple(known for known in self._listeners if known is not listener)
-        self.heard = bool(self._listeners)
+        self.has_listeners = bool(self._listeners)
 
     def restart(self) -> None:
         """Count from 0 again: another recording begins in this process."""

@@ -1,4 +1,4 @@
-"""A tool that listens to NVTX, in place of a real one."""
+"""An NVTX backend that logs calls, in place of a real tool."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 from gpusight.recording.inside import nvtx_backend
 
 
-class Told(NamedTuple):
-    """What was told: `push`, `pop`, `start`, `end` or `mark`, of which range."""
+class LoggedRange(NamedTuple):
+    """One call: `push`, `pop`, `start`, `end` or `mark`, and the range it names."""
 
     what: str
     name: str
@@ -19,11 +19,11 @@ class Told(NamedTuple):
     thread: int
 
 
-class Heard:
-    """Writes down what it is told, and holds the stacks that a tool would."""
+class NvtxLog:
+    """Records all calls, and keeps the stacks of open ranges that a tool would."""
 
     def __init__(self) -> None:
-        self.events: list[Told] = []
+        self.events: list[LoggedRange] = []
         self.attributes: dict[str, tuple[str | int | None, int | None, float | None]] = {}
         self._stacks: dict[tuple[int, str | None], list[str]] = {}
         self._started = 0
@@ -53,31 +53,31 @@ class Heard:
         return self._stacks.setdefault((threading.get_ident(), domain), [])
 
     def _note(self, what: str, name: str, domain: str | None) -> None:
-        self.events.append(Told(what, name, domain, threading.get_ident()))
+        self.events.append(LoggedRange(what, name, domain, threading.get_ident()))
 
     @property
     def open(self) -> list[str]:
-        """What is open still, on whatever thread."""
+        """The ranges that are still open, on any thread."""
         ended = sum(event.what == "end" for event in self.events)
         assert ended <= self._started
         return [name for stack in self._stacks.values() for name in stack]
 
-    def told(self, domain: str | None = None) -> list[str]:
-        """List what was told in a domain as `+name` and `-name`, marks as `!name`."""
+    def lines(self, domain: str | None = None) -> list[str]:
+        """List the calls in a domain as `+name` and `-name`, marks as `!name`."""
         signs = {"push": "+", "start": "+", "pop": "-", "end": "-", "mark": "!"}
         return [signs[e.what] + e.name for e in self.events if e.domain == domain]
 
     def kinds(self) -> set[str]:
-        """Tell which kinds of ranges came."""
+        """Return which kinds of calls came."""
         return {event.what for event in self.events}
 
 
 @contextmanager
-def hearing() -> Iterator[Heard]:
-    """Listen to NVTX for a while."""
-    heard = Heard()
-    nvtx_backend.CHOICE.make(heard)
+def logged_nvtx() -> Iterator[NvtxLog]:
+    """Log NVTX calls inside the block."""
+    log = NvtxLog()
+    nvtx_backend.CHOICE.make(log)
     try:
-        yield heard
+        yield log
     finally:
         nvtx_backend.choose_again()
