@@ -193,3 +193,25 @@ def test_a_query_that_runs_away_is_ended() -> None:
     with pytest.raises(UsageError, match=r"took over 0\.01 s"):
         run_query(CAPTURE, "SELECT 1 AS one", 0, 10, timeout_s=0.01)
     assert run_query(CAPTURE, "SELECT count(*) AS n FROM kernels", 0, 10)["rows"] == [[370]]
+
+
+@pytest.mark.parametrize(
+    ("ended", "cause"),
+    [
+        ("raise ModuleNotFoundError('no module named polars')", "no module named polars"),
+        ("raise MemoryError", "it took too much memory"),
+        ("import os; os.kill(os.getpid(), 9)", "it took too much memory"),
+        ("raise SystemExit(3)", "exit code 3"),
+    ],
+)
+def test_why_a_query_gave_no_answer_is_named(
+    ended: str, cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = subprocess.run
+    monkeypatch.setattr(
+        subprocess,
+        "run",
+        lambda _, **options: run([sys.executable, "-c", ended], **options),
+    )
+    with pytest.raises(UsageError, match=f"the query failed: .*{cause}"):
+        run_query(CAPTURE, "SELECT 1 AS one", 0, 10)

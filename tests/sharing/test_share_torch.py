@@ -178,6 +178,34 @@ def test_the_date_is_taken_out_of_the_clock(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        '["1760000000000777"]',
+        "[1760000000000777]",
+        '"1760000000000777-"',
+        "[[1], 1760000000000777]",
+    ],
+)
+@pytest.mark.parametrize("key", ["ts", "dur"])
+def test_what_is_no_number_is_no_time(key: str, value: str, tmp_path: Path) -> None:
+    events = json.dumps([OPERATOR, {**OPERATOR, key: "<>"}])
+    path = tmp_path / "trace.json"
+    path.write_text(f'{{"traceEvents": {events}}}'.replace('"<>"', value))
+    assert "1760000000000777" not in json.dumps(copied(path))
+    leaks = TorchCleaner(path).scan(SHARE).leaks
+    assert [(x.where, x.treatment) for x in leaks if x.category is Category.UNKNOWN] == [
+        (f"{key}: no number", Treatment.REMOVED)
+    ]
+
+
+def test_a_time_of_a_billion_digits_takes_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    events = json.dumps([{**OPERATOR, "ts": "<>"}, OPERATOR])
+    path.write_text(f'{{"traceEvents": {events}}}'.replace('"<>"', "1e999999999"))
+    assert [event["ts"] for event in copied(path)["traceEvents"]] == [None, 1]
+
+
 def test_names_of_processes_and_threads_are_kept_where_everyone_has_them(tmp_path: Path) -> None:
     def named(kind: str, text: str) -> dict[str, Any]:
         key = "labels" if kind == "process_labels" else "name"

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 30.0
 _MIN_MEMORY = 4 << 30
+_MAX_CAUSE_CHARS = 200
 _HINT = "aggregate, filter with WHERE, or join on equal columns"
 
 
 def run_query(
     path: Path, sql: str, first: int, rows: int, timeout_s: float = TIMEOUT_S
 ) -> dict[str, Any]:
-    """Give `columns`, `height` of the whole answer, and `rows` of it from the first as lists."""
+    """Return `columns`, `height` of the whole answer, and `rows` of it from the first as lists."""
     from gpusight.analysis.sql_query import check_query
 
     check_query(sql)
@@ -42,7 +43,16 @@ def run_query(
         if "error" in answer:
             raise UsageError(answer["error"])
         return answer
-    raise UsageError("the query took too much memory, or its engine failed", hint=_HINT)
+    raise UsageError(f"the query failed: {_cause(done)}", hint=_HINT)
+
+
+def _cause(done: subprocess.CompletedProcess[bytes]) -> str:
+    """Return why the process gave no answer: its last words, else what ended it."""
+    lines = done.stderr.decode(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    if done.returncode < 0 or "memory" in last.lower():
+        return "it took too much memory"
+    return last[:_MAX_CAUSE_CHARS] or f"exit code {done.returncode}"
 
 
 def main() -> None:

@@ -38,6 +38,8 @@ class ValueRule(enum.Enum):
     """The same, which some versions write as text."""
     TIME = "time"
     """A point in time: counted from a new origin where the clock shows the date."""
+    DURATION = "duration"
+    """One number, which may be quoted; a list of numbers could hold anything."""
     WORD = "word"
     """A text of the profiler's own; any other is hashed."""
     TYPES = "types"
@@ -56,7 +58,7 @@ EVENT: dict[str, ValueRule] = {
     "pid": ValueRule.TRACK,
     "tid": ValueRule.TRACK,
     "ts": ValueRule.TIME,
-    "dur": ValueRule.QUOTED,
+    "dur": ValueRule.DURATION,
     "id": ValueRule.QUOTED,
     "bp": ValueRule.WORD,
     "s": ValueRule.WORD,
@@ -289,6 +291,11 @@ NAMINGS: dict[str, EventNaming] = {
 _NUMBERS = re.compile(rb'[^"{]*')
 """The decoder has seen that values are JSON: without texts and objects, numbers are left."""
 _QUOTED = re.compile(rb'(?:[-+0-9.eE\[\], \t\r\n"]|[Tt]rue|[Ff]alse|null|0x[0-9a-f]+)*')
+_SCALAR = rb'(?:"?[-+]?[0-9]*[.]?[0-9]*(?:[eE][-+]?[0-9]+)?"?|null)'
+_SCALARS = re.compile(rb"%b(?:\n%b)*" % (_SCALAR, _SCALAR))
+"""Numbers that may be quoted, one a line."""
+_MAX_TIME_DIGITS = 18
+"""A trillion seconds: no clock counts as far, and the digits of 1e999999999 fill the memory."""
 _CALENDAR_FROM = 10**14
 """Microseconds since 1970 have sixteen digits today; no other clock of a profiler has fifteen."""
 _DATED_FROM = 10**10
@@ -345,6 +352,8 @@ class ValueWriter:
         """Write the values of one key."""
         if rule in (ValueRule.NUMBERS, ValueRule.QUOTED):
             return self._numbers(_NUMBERS if rule is ValueRule.NUMBERS else _QUOTED, where, raw)
+        if rule is ValueRule.DURATION:
+            return self._numbers(_SCALARS, where, raw)
         if rule is ValueRule.TIME:
             return self._times(where, raw)
         values = list(map(bytes, raw))
@@ -378,24 +387,29 @@ class ValueWriter:
         return [self._number(pattern, where, bytes(value)) for value in raw]
 
     def _number(self, pattern: re.Pattern[bytes], where: str, value: bytes) -> bytes:
-        if pattern.fullmatch(value):
-            return value
+        return value if pattern.fullmatch(value) else self._no_number(where, value)
+
+    def _no_number(self, where: str, value: bytes) -> bytes:
         self._tally.add(Category.UNKNOWN, f"{where}: no number", Treatment.REMOVED, value)
         return _NULL
 
     def _times(self, where: str, raw: Sequence[Any]) -> Column:
-        values = self._numbers(_QUOTED, where, raw)
+        values = self._numbers(_SCALARS, where, raw)
         if self._shift_us == 0 and not _CALENDAR.search(b"\n".join(v or b"" for v in values)):
             return values
         return [self._shifted(where, bytes(value or b"")) for value in values]
 
     def _shifted(self, where: str, value: bytes) -> bytes:
         """Count a time from a new origin, digit by digit, where it would show the date."""
+        if value in (b"", _NULL, _NOTHING):
+            return value
         try:
             time = Decimal(value.decode().strip('"'))
         except InvalidOperation:
-            return value
-        if not time.is_finite() or time == 0:
+            return self._no_number(where, value)
+        if time.adjusted() >= _MAX_TIME_DIGITS:
+            return self._no_number(where, value)
+        if time == 0:
             return value
         # The first time decides for all: what is cut at a threshold would be torn apart there.
         if self._shift_us is None or (self._shift_us == 0 and time >= _CALENDAR_FROM):

@@ -115,7 +115,7 @@ def _check_room(path: Path, needed: int, folder: Path) -> None:
     )
     command = shlex.join(["sqlite3", str(path), "PRAGMA wal_checkpoint(TRUNCATE)"])
     raise CaptureError(
-        f"{path} has uncommitted changes next to it",
+        f"{path} has changes next to it that are not in the file yet",
         why=why,
         hint=f"apply them to the file, or to a copy of all of it: {command}",
     )
