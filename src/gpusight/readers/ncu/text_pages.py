@@ -415,9 +415,7 @@ class PrintedFile:
         self._previous_source = page
 
 
-_TABLES: dict[
-    TableLayout, type[WideTable | LongTable | TransposedTable | SessionTable]
-] = {
+_TABLES: dict[TableLayout, type[WideTable | LongTable | TransposedTable | SessionTable]] = {
     TableLayout.LONG: LongTable,
     TableLayout.SUMMARY: LongTable,
     TableLayout.WIDE: WideTable,
