@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpusight.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeGuard
 
 MISSING = "-"
@@ -162,6 +162,20 @@ def parse_step_range(text: str, *, hint: str) -> tuple[int | None, int | None]:
     if begin is not None and end is not None and end < begin:
         raise UsageError(f"--steps {shown} ends before it begins", hint=hint)
     return begin, end
+
+
+def plural(noun: str, count: float = 2) -> str:
+    """Write a noun for a count of things: `thread`, `threads`, `copies`, `batches`."""
+    if count == 1:
+        return noun
+    if noun.endswith("y"):
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "ch")) else f"{noun}s"
+
+
+def join_words(words: Sequence[str], conjunction: str = "and") -> str:
+    """List words as a sentence does: `a`, `a and b`, `a, b and c`."""
+    return f" {conjunction} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 _DIGITS = re.compile(r"(\d+)")

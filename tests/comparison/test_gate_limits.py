@@ -10,12 +10,12 @@ import pytest
 
 from gpusight.api import DEFAULT_GATE_LIMIT
 from gpusight.comparison.gate_limits import (
-    NAME,
+    CONFIG_FILE_NAME,
     GateConfig,
     GateLimit,
     LimitKind,
     find_config,
-    joined,
+    join_limits,
     limit_of,
     load_config,
     read_limit,
@@ -165,7 +165,7 @@ def test_limits_given_stand_for_the_configured_ones_of_their_metric() -> None:
         return [read_limit(text) for text in texts]
 
     configured = limits("a=+1%", "a=5ms", "b=+1%")
-    result = joined(configured, limits("a=+2%", "c=+1%", "c=+1%"))
+    result = join_limits(configured, limits("a=+2%", "c=+1%", "c=+1%"))
     assert [str(limit) for limit in result] == ["b=+1%", "a=+2%", "c=+1%"]
 
 
@@ -208,7 +208,7 @@ baseline = "infer.json"
 
 
 def written(folder: Path, text: str) -> Path:
-    path = folder / NAME
+    path = folder / CONFIG_FILE_NAME
     path.write_text(text, encoding="utf-8")
     return path
 
@@ -235,7 +235,7 @@ def test_everything_that_it_can_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[gate]\n", "\ufeff[gate]\r\n"])
 def test_it_may_say_nothing(tmp_path: Path, text: str) -> None:
     config = loaded(tmp_path, text)
-    assert config == GateConfig(path=tmp_path / NAME)
+    assert config == GateConfig(path=tmp_path / CONFIG_FILE_NAME)
 
 
 def test_steps_may_be_a_number(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_mistakes_are_one_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         loaded(tmp_path, text)
     assert message in str(caught.value)
-    assert NAME in str(caught.value)
+    assert CONFIG_FILE_NAME in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -307,10 +307,10 @@ def test_a_gate_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
-        load_config(tmp_path / NAME)
-    (tmp_path / NAME).write_bytes(b"\xff\xfe\x00")
+        load_config(tmp_path / CONFIG_FILE_NAME)
+    (tmp_path / CONFIG_FILE_NAME).write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="is not TOML"):
-        load_config(tmp_path / NAME)
+        load_config(tmp_path / CONFIG_FILE_NAME)
 
 
 def test_it_is_looked_for_up_to_the_root_of_the_repository(tmp_path: Path) -> None:

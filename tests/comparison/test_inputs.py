@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gpusight.comparison import inputs
 from gpusight.comparison.baseline_file import save_baseline
 from gpusight.comparison.inputs import side_inputs
-from gpusight.errors import GpusightError
+from gpusight.errors import GpusightError, UsageError
 from tests.comparison.digests import steady
 
 
@@ -66,6 +67,15 @@ def test_a_folder_of_captures(folder: Path) -> None:
     files(folder, "runs/r10.sqlite", "runs/r9.nsys-rep", "runs/x.ncu-rep", "runs/notes.txt")
     files(folder, "runs/snapshot.pickle", "runs/sub/deep.sqlite")
     assert names("runs") == ["runs/r9.nsys-rep", "runs/r10.sqlite"]
+
+
+def test_folders_with_too_many_files_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "_MAX_LISTED", 2)
+    for text in (str(folder), str(folder / "*")):
+        with pytest.raises(UsageError, match="has more than 2 files"):
+            side_inputs([text])
 
 
 def test_a_folder_may_hold_baselines_and_plain_traces(folder: Path) -> None:

@@ -22,7 +22,7 @@ from gpusight.naming import kernel_patterns
 from gpusight.naming.demangle import demangle
 from gpusight.naming.kernel_names import (
     FILLERS,
-    MAX_SHORT,
+    MAX_LABEL_CHARS,
     classify,
     distinguish,
     unique_short_names,
@@ -449,7 +449,7 @@ def test_any_text_is_classified(name: str) -> None:
     assert result.raw == name
     assert result.category in CATEGORIES
     assert result.precision in PRECISIONS
-    assert 0 < len(result.short) <= MAX_SHORT
+    assert 0 < len(result.short) <= MAX_LABEL_CHARS
     assert result.short.isprintable()
     assert classify(name) is result
     assert classify.__wrapped__(name) == result
@@ -476,7 +476,7 @@ def test_a_hostile_name_is_answered_at_once(name: str) -> None:
     result = classify.__wrapped__(name)
     assert time.process_time() - started < 1.0
     assert result.short.isprintable()
-    assert len(result.short) <= MAX_SHORT
+    assert len(result.short) <= MAX_LABEL_CHARS
 
 
 # Short names of a capture
@@ -538,7 +538,7 @@ def test_kernels_whose_names_hardly_differ_are_numbered() -> None:
 def test_short_names_of_any_texts_differ_and_fit(names: list[str]) -> None:
     short = unique_short_names(names)
     assert short == unique_short_names(sorted(names))
-    assert all(0 < len(label) <= MAX_SHORT for label in short.values())
+    assert all(0 < len(label) <= MAX_LABEL_CHARS for label in short.values())
     kernels = {parts_of(name)[1].text for name in names}
     assert len(set(short.values())) == len(kernels)
 

@@ -22,7 +22,7 @@ from gpusight.comparison.phrases import (
     from_to,
     interval,
     is_how,
-    listed,
+    join_first,
     matters,
     overlap_phrase,
     per_step,
@@ -263,7 +263,7 @@ def _host_ranges(comparison: Comparison) -> Iterator[str]:
     if not ranges:
         return
     named = [f"{_range_name(row)} {signed(row.host_ns.delta)}" for row in ranges]
-    text = f"On the host: range {listed(named[:_MAX_RANGES_NAMED])}"
+    text = f"On the host: range {join_first(named[:_MAX_RANGES_NAMED])}"
     name, total = whole(comparison)
     moved_ns = sum(row.host_ns.delta or 0.0 for row in ranges)
     if comparison.after.limit == GPU and abs(moved_ns) > FAR_MORE * abs(total.delta or 0.0):

@@ -18,6 +18,11 @@ from gpusight.errors import UsageError
 from gpusight.results import Fmt
 from gpusight.units import BYTE_UNITS, TIME_UNITS, parse_amount, parse_percent
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover - the same code under the name that it had before
+    import tomli as tomllib
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -31,7 +36,8 @@ _MEASURED = {
     "": Fmt.COUNT,
 }
 """What a unit measures."""
-_MAX_DIGITS = 37
+_MAX_NUMBER_CHARS = 37
+"""18 digits, which fit in 64 bits, a point, and 18 digits."""
 _MINUS = str.maketrans({"−": "-"})  # noqa: RUF100
 _HINT = "write METRIC=+3%, METRIC=+1ms, METRIC=+5MB, METRIC=+10 or, as a ceiling, METRIC=50ms"
 _EXAMPLES = {
@@ -143,7 +149,7 @@ def limit_of(metric: str, amount: str) -> GateLimit:
     """Read the limit of a metric."""
     parsed = parse_amount(amount.translate(_MINUS))
     value = None if parsed is None else parsed.scaled(_UNITS)
-    if parsed is None or value is None or len(parsed.digits) > _MAX_DIGITS:
+    if parsed is None or value is None or len(parsed.digits) > _MAX_NUMBER_CHARS:
         raise UsageError(f"{shortened(f'{metric}={amount}')!r} is not a limit", hint=_HINT)
     sign, digits, unit = parsed
     measures = _MEASURED[unit.lower()]
@@ -157,14 +163,19 @@ def limit_of(metric: str, amount: str) -> GateLimit:
             f"{shortened(f'{metric}={amount}')!r} is impossible: no metric falls by over 100%",
             hint=f"write for example {metric}=-5%",
         )
-    points = metric in SHARES  # a part of the step grows by percentage points
-    kind = LimitKind.RELATIVE if measures is Fmt.SHARE and not points else LimitKind.ABSOLUTE
+    in_percentage_points = metric in SHARES  # how a part of the step grows
     if not sign:
         kind = LimitKind.CEILING
+    elif measures is Fmt.SHARE and not in_percentage_points:
+        kind = LimitKind.RELATIVE
+    else:
+        kind = LimitKind.ABSOLUTE
     return GateLimit(metric, kind, value, measures, f"{sign}{digits}{unit}")
 
 
-def joined(configured: Iterable[GateLimit], typed: Iterable[GateLimit]) -> tuple[GateLimit, ...]:
+def join_limits(
+    configured: Iterable[GateLimit], typed: Iterable[GateLimit]
+) -> tuple[GateLimit, ...]:
     """Join the limits of a file and of a command; those of the command replace the file's."""
     typed = tuple(dict.fromkeys(typed))
     replaced = {limit.metric for limit in typed}
@@ -172,13 +183,10 @@ def joined(configured: Iterable[GateLimit], typed: Iterable[GateLimit]) -> tuple
     return (*kept, *typed)
 
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover - the same code under the name that it had before
-    import tomli as tomllib
+# gpusight.toml ------------------------------------------------------------------------------------
 
 
-NAME = "gpusight.toml"
+CONFIG_FILE_NAME = "gpusight.toml"
 _MAX_BYTES = 1 << 20
 
 
@@ -206,8 +214,8 @@ def find_config(folder: Path) -> Path | None:
     folders = [folder, *folder.parents]
     roots = (number for number, each in enumerate(folders, 1) if (each / ".git").exists())
     for each in folders[: next(roots, 1)]:
-        if (each / NAME).is_file():
-            return each / NAME
+        if (each / CONFIG_FILE_NAME).is_file():
+            return each / CONFIG_FILE_NAME
     return None
 
 
@@ -222,17 +230,17 @@ def load_config(path: Path, gate: str | None = None) -> GateConfig:
     }
     for key in tables:
         if key not in shared and key not in named:
-            raise _unknown(path, "[gate]", key)
+            raise _unknown_setting(path, "[gate]", key)
     for name, table in named.items():
         for key in table:
             if key not in SETTINGS:
-                raise _unknown(path, f"[gate.{name}]", key)
+                raise _unknown_setting(path, f"[gate.{name}]", key)
     fields = {}
-    for key, value in _chosen(path, shared, named, gate).items():
+    for key, value in _merged_settings(path, shared, named, gate).items():
         read, wanted = SETTINGS[key]
         setting = read(path, value)
         if setting is None:
-            raise _wrong(path, key, wanted)
+            raise _wrong_type(path, key, wanted)
         fields[_FIELDS.get(key, key)] = setting
     return GateConfig(path=path, **fields)
 
@@ -255,14 +263,14 @@ def _gate_table(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is not TOML", why="it is nested too deeply") from error
     others = [key for key in content if key != "gate"]
     if others:
-        raise _unknown(path, "the file", others[0], known=("gate",))
+        raise _unknown_setting(path, "the file", others[0], known=("gate",))
     gate = content.get("gate", {})
     if not isinstance(gate, dict):
-        raise _wrong(path, "gate", "a table: [gate]")
+        raise _wrong_type(path, "gate", "a table: [gate]")
     return gate
 
 
-def _chosen(
+def _merged_settings(
     path: Path, shared: dict[str, Any], named: Mapping[str, dict[str, Any]], gate: str | None
 ) -> dict[str, Any]:
     """Return the settings of the gate, on top of those of all gates."""
@@ -281,14 +289,16 @@ def _chosen(
     return merged
 
 
-def _unknown(path: Path, where: str, key: str, known: tuple[str, ...] | None = None) -> UsageError:
+def _unknown_setting(
+    path: Path, where: str, key: str, known: tuple[str, ...] | None = None
+) -> UsageError:
     known = tuple(SETTINGS) if known is None else known
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known settings: {', '.join(known)}"
     return UsageError(f"{path}: {shortened(key)!r} is not a setting of {where}", hint=hint)
 
 
-def _wrong(path: Path, key: str, wanted: str) -> UsageError:
+def _wrong_type(path: Path, key: str, wanted: str) -> UsageError:
     return UsageError(
         f"{path}: {shortened(key)!r} has the wrong kind of value", hint=f"write {wanted}"
     )
@@ -313,10 +323,10 @@ def _limits(path: Path, value: Any) -> tuple[GateLimit, ...] | None:
     limits: list[GateLimit] = []
     for metric, amounts in value.items():
         if amounts == []:
-            raise _wrong(path, metric, f'a limit: "{shortened(metric)}" = "+3%"')
+            raise _wrong_type(path, metric, f'a limit: "{shortened(metric)}" = "+3%"')
         for amount in amounts if isinstance(amounts, list) else [amounts]:
             if not isinstance(amount, str) and not _is_number(amount):
-                raise _wrong(path, metric, f'it as a string: "{shortened(metric)}" = "+3%"')
+                raise _wrong_type(path, metric, f'it as a string: "{shortened(metric)}" = "+3%"')
             try:
                 limits.append(limit_of(metric, str(amount)))
             except UsageError as error:
@@ -347,13 +357,13 @@ def _kinds(path: Path, value: Any) -> tuple[str, ...] | None:
         raise UsageError(f"{path}: {error.what}", hint=error.hint) from error
 
 
-def _nonempty_text(_: Path, value: Any) -> str | None:
+def _nonempty_text(_path: Path, value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _steps(_: Path, value: Any) -> str | None:
-    integer = isinstance(value, int) and not isinstance(value, bool)
-    return str(value) if integer else _nonempty_text(_, value)
+def _steps(path: Path, value: Any) -> str | None:
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return str(value) if is_integer else _nonempty_text(path, value)
 
 
 _FIELDS = {"max": "limits", "in": "within"}

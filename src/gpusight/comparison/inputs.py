@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 ComparisonInput: TypeAlias = "Capture | Digest"
 """A capture, or its digest."""
 _Source = TypeVar("_Source", bound="Trace | Path")
+_Listed = TypeVar("_Listed", bound="str | Path")
 
 MAX_CAPTURES = 1_000
 """Captures per side; more means that a pattern matched too much."""
 _MAX_LISTED = 100_000
+"""Files of a folder or a pattern."""
 _REPORTS = (".nsys-rep", ".qdrep")
 _EXPORT = ".sqlite"
-_OTHERS = (".ncu-rep", ".ncu-repz", ".pickle", ".nsight-cuprof-report")
+_WITHOUT_TIMELINE = (".ncu-rep", ".ncu-repz", ".pickle", ".nsight-cuprof-report")
 """Captures without a timeline; a folder or glob may contain them too."""
 _EVENTS = b'"traceEvents"'
 _HEAD_BYTES = 1 << 16
@@ -58,43 +60,44 @@ def side_inputs(texts: Sequence[str]) -> SideInputs:
     export is taken.
     """
     named: dict[Path, list[Path]] = {}
-    for path in (path for text in texts for path in _captures_named(text)):
+    for path in (path for text in texts for path in _find_captures(text)):
         named.setdefault(path.resolve(), []).append(path)
-    each = [same[0] for same in named.values()]
-    exports = {_run(path): path for path in each if path.name.lower().endswith(_EXPORT)}
-    paths, others = [], {first: more for first, *more in named.values()}
+    each = [aliases[0] for aliases in named.values()]
+    exports = {_run_path(path): path for path in each if path.name.lower().endswith(_EXPORT)}
+    paths, other_names = [], {first: more for first, *more in named.values()}
     for path in each:
-        export = exports.get(_run(path)) if path.name.lower().endswith(_REPORTS) else None
+        export = exports.get(_run_path(path)) if path.name.lower().endswith(_REPORTS) else None
         if export is None:
             paths.append(path)
         else:
-            others[export].append(path)
+            other_names[export].append(path)
     count = len(paths)
     if count > MAX_CAPTURES:
         raise UsageError(f"{count:,} captures are too many", hint=f"name at most {MAX_CAPTURES:,}")
-    return SideInputs(paths, {path: _same(path, others[path]) for path in paths if others[path]})
+    notes = {p: _duplicate_note(p, other_names[p]) for p in paths if other_names[p]}
+    return SideInputs(paths, notes)
 
 
-def _captures_named(text: str) -> list[Path]:
+def _find_captures(text: str) -> list[Path]:
     path = _path(text)
     try:
         exists = path.exists()
     except OSError:  # too long for a name: a list of names may be
         exists = False
     if exists:
-        return _expanded(path)
-    pattern = glob.has_magic(text)
-    if pattern:
+        return _expand_folder(path)
+    is_pattern = glob.has_magic(text)
+    if is_pattern:
         matches = glob.iglob(str(path))  # noqa: PTH207 - that of pathlib refuses absolute ones
-        paths = sorted(map(Path, islice(matches, _MAX_LISTED)), key=_by_name)
-        others = (*_OTHERS, SIDECAR_SUFFIX)
-        timelines = [path for path in paths if not path.name.lower().endswith(others)]
+        paths = sorted(map(Path, _at_most_listed(matches, text)), key=_by_name)
+        excluded_suffixes = (*_WITHOUT_TIMELINE, SIDECAR_SUFFIX)
+        timelines = [path for path in paths if not path.name.lower().endswith(excluded_suffixes)]
         if paths:
-            return _captures_first([p for path in timelines or paths for p in _expanded(path)])
+            return _captures_first([p for path in timelines or paths for p in _expand_folder(path)])
     parts = [part.strip() for part in text.split(",")]
     if len(parts) > 1:
-        return [path for part in parts if part for path in _captures_named(part)]
-    if pattern:
+        return [path for part in parts if part for path in _find_captures(part)]
+    if is_pattern:
         raise CaptureError(f"no file matches {text}", hint="check the pattern")
     if text.startswith("--"):
         what = f"{text} stands after --, where everything is a file"
@@ -113,18 +116,26 @@ def _path(text: str) -> Path:
 
 def _captures_first(paths: list[Path]) -> list[Path]:
     """Leave out baselines in a folder or glob of captures: they must be named explicitly."""
-    others = [path for path in paths if is_capture_name(path) or not is_baseline(path)]
-    return others if any(path.is_dir() or is_comparable(path) for path in others) else paths
+    captures = [path for path in paths if is_capture_name(path) or not is_baseline(path)]
+    return captures if any(path.is_dir() or is_comparable(path) for path in captures) else paths
 
 
-def _expanded(path: Path) -> list[Path]:
+def _at_most_listed(paths: Iterable[_Listed], where: str) -> list[_Listed]:
+    listed = list(islice(paths, _MAX_LISTED + 1))
+    if len(listed) > _MAX_LISTED:
+        what = f"{where} has more than {_MAX_LISTED:,} files"
+        raise UsageError(what, hint="name the captures, or the folder that has only them")
+    return listed
+
+
+def _expand_folder(path: Path) -> list[Path]:
     return _in_folder(path) if path.is_dir() else [path]
 
 
 def _in_folder(folder: Path) -> list[Path]:
     """List the captures of a folder, or the folder where it is a capture itself."""
     try:
-        files = [path for path in islice(folder.iterdir(), _MAX_LISTED) if path.is_file()]
+        files = [p for p in _at_most_listed(folder.iterdir(), str(folder)) if p.is_file()]
     except OSError as error:
         why = error.strerror or str(error)
         raise CaptureError(f"{folder} cannot be read", why=why) from error
@@ -132,7 +143,7 @@ def _in_folder(folder: Path) -> list[Path]:
         return [folder]
     captures = _captures_first(sorted(filter(is_comparable, files), key=_by_name))
     # What `jax.profiler.trace(FOLDER)` wrote.
-    profiles = islice(folder.glob("plugins/profile/*/*.xplane.pb"), MAX_CAPTURES)
+    profiles = islice(folder.glob("plugins/profile/*/*.xplane.pb"), MAX_CAPTURES + 1)
     captures = captures or sorted(profiles)
     if not captures:
         raise CaptureError(
@@ -146,7 +157,7 @@ def is_comparable(path: Path) -> bool:
     """Return whether a file is a baseline, or looks like a capture with a timeline."""
     name = path.name.lower()
     if is_capture_name(path):
-        return not name.endswith(_OTHERS)
+        return not name.endswith(_WITHOUT_TIMELINE)
     if not name.endswith(".json"):
         return False
     if is_baseline(path):
@@ -159,14 +170,14 @@ def _by_name(path: Path) -> tuple[tuple[str | int, ...], str]:
     return natural_key(path.name), str(path)
 
 
-def _same(path: Path, others: Sequence[Path]) -> str:
-    names = list(dict.fromkeys(other.name for other in others if other.name != path.name))
+def _duplicate_note(path: Path, aliases: Sequence[Path]) -> str:
+    names = list(dict.fromkeys(alias.name for alias in aliases if alias.name != path.name))
     if not names:
         return "named more than once: counted once"
     return f"{', '.join(names)} {'are' if len(names) > 1 else 'is'} the same capture: counted once"
 
 
-def _run(path: Path) -> Path:
+def _run_path(path: Path) -> Path:
     """Name the run that a report or an export of it is of."""
     ending = next((end for end in (*_REPORTS, _EXPORT) if path.name.lower().endswith(end)), "")
     return path.resolve().with_name(path.name[: len(path.name) - len(ending)] or path.name)
@@ -174,7 +185,7 @@ def _run(path: Path) -> Path:
 
 def digests_of(
     sources: Iterable[_Source | Digest],
-    make: Callable[[_Source], Digest | NotApplicable],
+    build_digest: Callable[[_Source], Digest | NotApplicable],
     notes: Mapping[Path, str] = MappingProxyType({}),
 ) -> list[Digest]:
     """Build the digest of each capture; baseline files contain digests already.
@@ -191,7 +202,7 @@ def digests_of(
         else:
             path = source if isinstance(source, Path) else Path(source.meta.path)
             try:
-                digest = make(source)
+                digest = build_digest(source)
             except NotACaptureError as error:
                 if path.suffix.lower() != ".json":
                     raise

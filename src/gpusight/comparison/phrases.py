@@ -137,7 +137,7 @@ def copy_name(copy: CopyChange) -> str:
     return f"{copy.operation}, {' to '.join(kinds)}" if kinds else copy.operation
 
 
-def listed(parts: Iterable[str], most: int = 4) -> str:
+def join_first(parts: Iterable[str], most: int = 4) -> str:
     """Join parts by commas; those over the limit are counted."""
     texts = list(parts)
     more = len(texts) - most
@@ -249,7 +249,7 @@ def entries(
 
 def sentences(changes: Iterable[tuple[str, MeasuredChange]]) -> str:
     """List changes by name."""
-    return listed((f"{name} {signed(change.delta)}" for name, change in changes), _MAX_ENTRIES)
+    return join_first((f"{name} {signed(change.delta)}" for name, change in changes), _MAX_ENTRIES)
 
 
 _MIN_RUNNING = 0.5

@@ -1,4 +1,4 @@
-"""THE table of what one SM holds, by compute capability, and how many blocks of a kernel fit."""
+"""SM limits by compute capability, and the occupancy calculator."""
 
 from __future__ import annotations
 
@@ -37,11 +37,7 @@ class SmLimits:
     carve_outs_bytes: tuple[int, ...]
     """Sizes that the driver can give an SM's shared memory, ascending; the rest is L1 cache."""
     warp_allocation_granularity: int
-    """Parts of an SM (schedulers) that its registers are split into: a warp's come from one part.
-
-    The check against `max_registers_per_block` rounds the warps of a block up to this; how many
-    blocks fit an SM does not.
-    """
+    """Sub-partitions of an SM that its registers are split into: a warp's come from one of them."""
     fp32_cores: int
     """FP32 results (an FMA is one) per clock and SM."""
     fp64_cores: int | None
@@ -49,6 +45,11 @@ class SmLimits:
     source: str
     barriers_per_sm: int | None = None
     """Barriers that the resident blocks share; None where they never are the limit."""
+    launch_check_granularity: int = 4
+    """The same as CUDA assumes when it refuses launches, which rounds a block's warps up to this.
+
+    On GP100, CUDA applies the register limit of sm_61.
+    """
     max_registers_per_block: int = 65536
     registers_per_sm: int = 65536
     max_registers_per_thread: int = 255
@@ -99,7 +100,7 @@ def _pascal_to_turing(
     )
 
 
-def _ampere_on(
+def _ampere_onward(
     cc: tuple[int, int],
     architecture: str,
     *,
@@ -145,22 +146,22 @@ _ROWS = (
                       cores=(64, 32), carve_outs_kib=_VOLTA_KIB),
     _pascal_to_turing((7, 5), "Turing", warps=32, blocks=16, shared_kib=(64, 64), granularity=4,
                       cores=(64, 2), carve_outs_kib=_TURING_KIB),
-    _ampere_on((8, 0), "Ampere", warps=64, blocks=32, shared_kib=164, cores=(64, 32)),
-    _ampere_on((8, 6), "Ampere", warps=48, blocks=16, shared_kib=100, cores=(128, 2)),
-    _ampere_on((8, 7), "Ampere", warps=48, blocks=16, shared_kib=164, cores=(128, None)),
-    _ampere_on((8, 9), "Ada Lovelace", warps=48, blocks=24, shared_kib=100, cores=(128, 2)),
-    _ampere_on((9, 0), "Hopper", warps=64, blocks=32, shared_kib=228, cores=(128, 64),
-               barriers=64),
-    _ampere_on((10, 0), "Blackwell", warps=64, blocks=32, shared_kib=228, cores=(128, 64),
-               barriers=64),
-    _ampere_on((10, 3), "Blackwell Ultra", warps=64, blocks=32, shared_kib=228, cores=(128, 2),
-               barriers=64, source=_GUIDE_AND_LIBCUDACXX),
-    _ampere_on((11, 0), "Blackwell", warps=48, blocks=24, shared_kib=228, cores=(128, None),
-               barriers=24, source=_GUIDE_AND_LIBCUDACXX),
-    _ampere_on((12, 0), "Blackwell", warps=48, blocks=24, shared_kib=100, cores=(128, 2),
-               barriers=24),
-    _ampere_on((12, 1), "Blackwell", warps=48, blocks=24, shared_kib=100, cores=(128, 2),
-               barriers=24, source=_GUIDE_AND_LIBCUDACXX),
+    _ampere_onward((8, 0), "Ampere", warps=64, blocks=32, shared_kib=164, cores=(64, 32)),
+    _ampere_onward((8, 6), "Ampere", warps=48, blocks=16, shared_kib=100, cores=(128, 2)),
+    _ampere_onward((8, 7), "Ampere", warps=48, blocks=16, shared_kib=164, cores=(128, None)),
+    _ampere_onward((8, 9), "Ada Lovelace", warps=48, blocks=24, shared_kib=100, cores=(128, 2)),
+    _ampere_onward((9, 0), "Hopper", warps=64, blocks=32, shared_kib=228, cores=(128, 64),
+                   barriers=64),
+    _ampere_onward((10, 0), "Blackwell", warps=64, blocks=32, shared_kib=228, cores=(128, 64),
+                   barriers=64),
+    _ampere_onward((10, 3), "Blackwell Ultra", warps=64, blocks=32, shared_kib=228, cores=(128, 2),
+                   barriers=64, source=_GUIDE_AND_LIBCUDACXX),
+    _ampere_onward((11, 0), "Blackwell", warps=48, blocks=24, shared_kib=228, cores=(128, None),
+                   barriers=24, source=_GUIDE_AND_LIBCUDACXX),
+    _ampere_onward((12, 0), "Blackwell", warps=48, blocks=24, shared_kib=100, cores=(128, 2),
+                   barriers=24),
+    _ampere_onward((12, 1), "Blackwell", warps=48, blocks=24, shared_kib=100, cores=(128, 2),
+                   barriers=24, source=_GUIDE_AND_LIBCUDACXX),
 )
 # fmt: on
 
@@ -170,7 +171,6 @@ SM_LIMITS = {row.compute_capability: row for row in _ROWS}
 
 LIMITS = ("warps", "blocks", "registers", "shared_memory", "barriers")
 """What can keep a further block off an SM, as `Occupancy.by_limit` names it."""
-_GP100 = (6, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ def occupancy(limits: SmLimits, shape: BlockShape) -> Occupancy:
     by_limit = {
         "warps": limits.max_warps // warps_per_block,
         "blocks": limits.max_blocks,
-        **_register_limit(limits, shape),
+        **_register_limit(limits, shape, limits.warp_allocation_granularity),
         "shared_memory": _shared_limit(limits, shape),
     }
     if limits.barriers_per_sm is not None and shape.barriers is not None:
@@ -264,29 +264,27 @@ def whole_carve_out(shape: BlockShape) -> BlockShape:
 
 
 def _warps(limits: SmLimits, shape: BlockShape) -> int:
-    return max(1, _up(shape.block_threads, limits.warp_size) // limits.warp_size)
+    return max(1, round_up(shape.block_threads, limits.warp_size) // limits.warp_size)
 
 
 def _registers_per_warp(limits: SmLimits, registers: int) -> int:
-    return _up(registers * limits.warp_size, limits.register_allocation_unit)
+    return round_up(registers * limits.warp_size, limits.register_allocation_unit)
 
 
-def _register_limit(limits: SmLimits, shape: BlockShape) -> dict[str, int]:
+def _register_limit(limits: SmLimits, shape: BlockShape, sub_partitions: int) -> dict[str, int]:
     """Fill each sub-partition of the SM with whole warps; blocks may span sub-partitions."""
     if shape.registers is None:
         return {}
     if shape.registers == 0:
         return {"registers": limits.max_blocks}
-    parts = limits.warp_allocation_granularity
-    warps = parts * (
-        limits.registers_per_sm // parts // _registers_per_warp(limits, shape.registers)
-    )
+    per_sub_partition = limits.registers_per_sm // sub_partitions
+    warps = sub_partitions * (per_sub_partition // _registers_per_warp(limits, shape.registers))
     return {"registers": warps // _warps(limits, shape)}
 
 
 def _shared_allocated(limits: SmLimits, shape: BlockShape) -> int:
     size = shape.shared_bytes + limits.shared_reserved_per_block_bytes
-    return _up(size, limits.shared_allocation_unit_bytes)
+    return round_up(size, limits.shared_allocation_unit_bytes)
 
 
 def _shared_limit(limits: SmLimits, shape: BlockShape) -> int:
@@ -343,19 +341,17 @@ def _register_refusal(limits: SmLimits, shape: BlockShape) -> dict[str, str]:
     if registers > limits.max_registers_per_thread + 1:  # 256 is what 255 is rounded up to
         most = limits.max_registers_per_thread
         return {"registers": f"{registers} registers per thread (max. {most})"}
-    if limits.compute_capability == _GP100:
-        # CUDA refuses on it what other Pascal GPUs, with smaller parts of an SM, could not run.
-        limits = replace(limits, minor=1, warp_allocation_granularity=4)
-    warps = _up(_warps(limits, shape), limits.warp_allocation_granularity)
+    warps = round_up(_warps(limits, shape), limits.launch_check_granularity)
     of_block = warps * _registers_per_warp(limits, registers)
     if of_block > limits.max_registers_per_block:
         most = limits.max_registers_per_block
         return {"registers": f"{of_block} registers per block (max. {most})"}
-    if _register_limit(limits, shape).get("registers") == 0:
+    if _register_limit(limits, shape, limits.launch_check_granularity).get("registers") == 0:
         many = f"{_warps(limits, shape)} warps of {registers} registers per thread"
         return {"registers": f"{many} do not fit the sub-partitions of an SM"}
     return {}
 
 
-def _up(value: int, unit: int) -> int:
+def round_up(value: int, unit: int) -> int:
+    """Round up to a multiple of a unit."""
     return -(-value // unit) * unit

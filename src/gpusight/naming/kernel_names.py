@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from gpusight.naming.name_parts import KernelNameParts
 
 
-MAX_SHORT = 48
-MAX_SHORT_ARGS = 18
+MAX_LABEL_CHARS = 48
+MAX_LABEL_ARGS_CHARS = 18
+_MAX_ARGS_CHARS = 2_000
+"""Template arguments are searched up to this length."""
 
 SHORT_PRECISION = {"fp64": "f64", "fp32": "f32", "fp16": "f16", "int8": "i8", "unknown": ""}
 
@@ -77,7 +79,7 @@ CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 def build_label(
     template: str, parts: KernelNameParts, precision: str, groups: tuple[str, ...]
 ) -> str:
-    """Fill in a label template, drop what is empty, and shorten it to `MAX_SHORT` characters."""
+    """Fill in a label template, drop what is empty, and shorten it to `MAX_LABEL_CHARS`."""
 
     def fill(placeholder: re.Match[str]) -> str:
         key = placeholder.group(1)
@@ -90,7 +92,7 @@ def build_label(
         return FILLERS[key](parts)
 
     text = SPACES.sub(" ", PLACEHOLDER.sub(fill, template)).strip() or "(unnamed)"
-    return text if len(text) <= MAX_SHORT else text[: MAX_SHORT - 1].rstrip() + "…"
+    return text if len(text) <= MAX_LABEL_CHARS else text[: MAX_LABEL_CHARS - 1].rstrip() + "…"
 
 
 def _first_group(pattern: re.Pattern[str], text: str) -> str:
@@ -103,7 +105,7 @@ def function_name(parts: KernelNameParts) -> str:
     """The bare function, with its template arguments when they are short."""
     args = parts.args.replace(" ", "")
     base = parts.base.strip() or parts.text
-    if args and len(args) <= MAX_SHORT_ARGS and len(base) + len(args) + 2 <= MAX_SHORT:
+    if args and len(args) <= MAX_LABEL_ARGS_CHARS and len(base) + len(args) + 2 <= MAX_LABEL_CHARS:
         return f"{base}<{parts.args}>"
     return base
 
@@ -159,7 +161,7 @@ def snake(name: str) -> str:
 
 def operation(parts: KernelNameParts) -> str:
     """What a generic elementwise kernel does, from its functor."""
-    name = _first_group(OPERATION, parts.args[:2000])
+    name = _first_group(OPERATION, parts.args[:_MAX_ARGS_CHARS])
     return snake(name) if name else ""
 
 
@@ -210,7 +212,7 @@ class KernelName(msgspec.Struct, frozen=True):
     demangled: str
     """Demangled where `raw` is mangled."""
     short: str
-    """A label of at most 48 characters, on one line; other kernels may have the same."""
+    """A label of at most `MAX_LABEL_CHARS`, on one line; other kernels may have the same."""
     category: str
     """One of `CATEGORIES`."""
     precision: str
@@ -228,7 +230,7 @@ A capture with more is classified again by each analysis, at 0.1 ms per name.
 
 @lru_cache(maxsize=_MAX_CACHED_NAMES)
 def classify(name: str) -> KernelName:
-    """Classify the kernel `name`. Any text is accepted; most of it is then in "other"."""
+    """Classify the kernel `name`. Text that is no kernel name falls into `other`."""
     demangled, parts = parts_of(name)
     row, groups = find(parts.subject, parts.args.lower(), parts.words)
     precision = precision_of(parts, row.category)
@@ -266,14 +268,14 @@ _OPERAND_WORDS = {
 _WORD = re.compile(r"[A-Za-z0-9]{1,60}")
 _NOISE = frozenset({"void", "const", "unsigned"})
 _MAX_WORDS = 400
-_MAX_ADDED_WORDS = 4
-_MAX_ADDED = 24
+_MAX_SUFFIX_WORDS = 4
+_MAX_SUFFIX_CHARS = 24
 _VALUE = re.compile(r"(\d{1,20})u?l{0,2}|true|false")
 
 
 def _types(parts: KernelNameParts) -> str:
     """The data types of the template arguments."""
-    types = dict.fromkeys(_TYPES[word] for word in _TYPE.findall(parts.args[:2000]))
+    types = dict.fromkeys(_TYPES[word] for word in _TYPE.findall(parts.args[:_MAX_ARGS_CHARS]))
     return "/".join(list(types)[:_MAX_TYPES])
 
 
@@ -281,7 +283,7 @@ def _types(parts: KernelNameParts) -> str:
 _DIFFERENCES: tuple[Callable[[KernelNameParts], str], ...] = (
     lambda parts: SHORT_PRECISION.get(p := classify(parts.text).precision, p),
     direction, tile, layout, extras, operation, head_dim, _types, access,
-    lambda parts: _OPERAND_WORDS.get(_first_group(_OPERANDS, parts.args[:2000]), ""),
+    lambda parts: _OPERAND_WORDS.get(_first_group(_OPERANDS, parts.args[:_MAX_ARGS_CHARS]), ""),
     lambda parts: _first_group(_LIBRARY, parts.subject),
 )  # fmt: skip
 
@@ -320,7 +322,7 @@ def distinguish(labels: Mapping[str, str]) -> dict[str, str]:
             kernels[of_name.text].append(name)
             parts[of_name.text] = of_name
         for text, suffix in _suffixes(label, parts).items():
-            own_label = _numbered(_joined(label, suffix), taken)
+            own_label = _make_unique(_with_suffix(label, suffix), taken)
             unique |= dict.fromkeys(kernels[text], own_label)
     return unique
 
@@ -350,7 +352,7 @@ def _suffixes(label: str, parts: Mapping[str, KernelNameParts]) -> dict[str, str
     return suffixes
 
 
-def _different_words(texts: Sequence[str], most: int = _MAX_ADDED_WORDS) -> dict[str, list[str]]:
+def _different_words(texts: Sequence[str], most: int = _MAX_SUFFIX_WORDS) -> dict[str, list[str]]:
     """Find, for each full name, the few words that set it apart from the others."""
     own = _own_words(texts)
     longest = max(map(len, own.values()))
@@ -395,22 +397,22 @@ def _shown_words(words: Sequence[str]) -> str:
     return " ".join([*names, f"<{', '.join(values)}>"] if values else names)
 
 
-def _joined(label: str, suffix: str) -> str:
-    """Put a suffix behind a label, which gives way where there is no room."""
+def _with_suffix(label: str, suffix: str) -> str:
+    """Put a suffix behind a label, which is shortened where there is no room."""
     if not suffix:
         return label
-    if len(suffix) > _MAX_ADDED:
-        suffix = suffix[: _MAX_ADDED - 1].rstrip() + "…"
-    room = MAX_SHORT - len(suffix) - 1
+    if len(suffix) > _MAX_SUFFIX_CHARS:
+        suffix = suffix[: _MAX_SUFFIX_CHARS - 1].rstrip() + "…"
+    room = MAX_LABEL_CHARS - len(suffix) - 1
     kept = label if len(label) <= room else label.rstrip("…")[: room - 1].rstrip() + "…"
     return f"{kept} {suffix}"
 
 
-def _numbered(label: str, taken: dict[str, int]) -> str:
+def _make_unique(label: str, taken: dict[str, int]) -> str:
     """Add a number to a label that is taken; `taken` holds the last number of each label."""
     candidate = label
     while candidate in taken:
         taken[label] += 1
-        candidate = _joined(label, f"#{taken[label]}")
+        candidate = _with_suffix(label, f"#{taken[label]}")
     taken[candidate] = 1
     return candidate

@@ -128,7 +128,7 @@ def close(open_brackets: list[str], char: str) -> None:
         pass
 
 
-def _demangled(name: str) -> str:
+def demangle_if_mangled(name: str) -> str:
     """Demangle a name; nearly all are already, and the demangler is slow to import."""
     if not name.startswith("_Z"):
         return name
@@ -139,7 +139,7 @@ def _demangled(name: str) -> str:
 
 def parts_of(raw: str) -> tuple[str, KernelNameParts]:
     """Return the demangled name and its parts."""
-    demangled = _demangled(raw)
+    demangled = demangle_if_mangled(raw)
     return demangled, take_apart(demangled)
 
 
@@ -159,7 +159,7 @@ _SPACE = re.compile(r"\s+(?!\w)|(?<!\w)\s+")
 
 def normal_name(name: str) -> str:
     """Return the spelling that names of one kernel share; two kernels' names stay different."""
-    text = CLONE.sub("", _demangled(name.strip())[:MAX_NAME])
+    text = CLONE.sub("", demangle_if_mangled(name.strip())[:MAX_NAME])
     text = _without_parameters(_INSTANCE.sub(r"#\1", text))
     text = _UNNAMED.sub("", text)
     text = _RETURNS.sub("", _QUALIFIERS.sub("", text))

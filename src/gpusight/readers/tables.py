@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 NAMELESS = "[no name]"
 """Stands where a program gave no name."""
-_MAX_INDEXED_SPAN = 100_000
-"""Up to this, and a few times the rows, a table indexed by id is cheaper than a hash join."""
+_MAX_INDEXED_SPAN, _MAX_SPAN_PER_ROW = 100_000, 4
+"""Up to this, and so many ids per row more, a table indexed by id is cheaper than a hash join."""
 
 
 def encode_names(texts: pl.Series) -> pl.Series:
@@ -62,7 +62,7 @@ def gather_names(names: pl.Series, used: pl.Series, ids: pl.Series) -> pl.Series
         return pl.Series([None], dtype=names.dtype).new_from_index(0, len(ids))
     low = used.min()
     span = int(used.max()) - int(low)  # type: ignore[arg-type]
-    if span > 4 * len(ids) + _MAX_INDEXED_SPAN:
+    if span > _MAX_INDEXED_SPAN + _MAX_SPAN_PER_ROW * len(ids):
         lookup = pl.DataFrame({"id": used, "name": names})
         rows = pl.DataFrame({"id": ids}).join(lookup, on="id", how="left", maintain_order="left")
         return rows.get_column("name")
@@ -73,15 +73,6 @@ def gather_names(names: pl.Series, used: pl.Series, ids: pl.Series) -> pl.Series
         maintain_order="left",
     )
     return names.gather(offsets.get_column("row").gather(ids - low))
-
-
-def demangle_names(name: str) -> str:
-    """Demangle a name; nearly all are already, and the demangler is slow to import."""
-    if not name.startswith("_Z"):
-        return name
-    from gpusight.naming.demangle import demangle
-
-    return demangle(name)
 
 
 _UNKNOWN = frozenset({"", "?", "??"})
@@ -135,7 +126,7 @@ def strip_api_version(name: str) -> str:
 
 
 EPOCH_NS = 10**18
-"""A clock that shows more counts from 1970: that was so in 2001."""
+"""Larger times are nanoseconds since 1970 (10^18 ns was in 2001)."""
 
 _LATEST = 1 << 61
 """Beyond any clock, the nanoseconds since 1970 included, and beyond any size in bytes."""

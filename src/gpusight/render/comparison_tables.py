@@ -15,7 +15,7 @@ from gpusight.comparison.phrases import (
     copy_name,
     from_to,
     in_words,
-    listed,
+    join_first,
     shown,
     signed,
     signed_share,
@@ -524,4 +524,4 @@ def finding_phrases(comparison: Comparison) -> Iterator[tuple[str, str, ChangeTo
         )
         predicted = ", predicted gain" if any(saving for _, saving in rows) else ""
         if rows:
-            yield f"Findings {_STATUS[status]}{predicted}", listed(named), _TONES[status]
+            yield f"Findings {_STATUS[status]}{predicted}", join_first(named), _TONES[status]

@@ -27,7 +27,7 @@ from gpusight.rules.context_frames import calls_frame, ops_frame
 from gpusight.rules.frameworks import framework_of
 from gpusight.trace.intervals import Intervals, clip
 from gpusight.trace.schema_gpu import BLOCK, GRID
-from gpusight.units import format_mean, format_time
+from gpusight.units import format_mean, format_time, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -225,12 +225,12 @@ class RuleContext:
         The noun is given in its singular.
         """
         if count and count < self.steps:
-            noun = f" {noun if count == 1 else _plural(noun)}" if noun else ""
+            noun = f" {plural(noun, count)}" if noun else ""
             return f"{format_mean(count)}{noun} in {self.steps:,} steps"
         amount = self.step_count(count)
         text = format_mean(amount if self.steps else round(amount))
         if noun:
-            text = f"{text} {noun if text == '1' else _plural(noun)}"
+            text = f"{text} {noun if text == '1' else plural(noun)}"
         return self.by_step(text)
 
     def by_step(self, amount: str) -> str:
@@ -241,12 +241,6 @@ class RuleContext:
         """Return an amount of the sample as evidence, for one step."""
         amount = self.scaled_ns if unit == "ns" else self.step_count
         return Evidence(metric, amount(float(total)), unit, self.by_step(meaning))
-
-
-def _plural(noun: str) -> str:
-    if noun.endswith("y"):
-        return f"{noun[:-1]}ies"
-    return f"{noun}es" if noun.endswith(("s", "ch")) else f"{noun}s"
 
 
 def process_names(context: RuleContext) -> list[str]:

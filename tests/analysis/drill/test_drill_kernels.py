@@ -36,7 +36,7 @@ PROGRAM = Program([Range(f"step_{n}", BODY) for n in range(3)])
 
 def verdicts(picked: DrillSelection | NotApplicable) -> dict[tuple[str, int | None], DrillChoice]:
     assert not isinstance(picked, NotApplicable)
-    return {(k.name, k.shape[0]): k.verdict for k in picked.kernels}
+    return {(k.name, k.shape[0]): k.choice for k in picked.kernels}
 
 
 def test_by_time_without_what_communicates_or_is_too_small() -> None:
@@ -94,7 +94,7 @@ def test_products_at_their_roof_are_left_out() -> None:
     """Large BF16 products of a torch trace with shapes reach 83% of the peak."""
     picked = pick_kernels(gs.open(str(DATA / "healthy.json.gz")))
     assert isinstance(picked, DrillSelection)
-    assert [k.verdict for k in picked.kernels] == [DrillChoice.AT_ROOF, DrillChoice.CHOSEN]
+    assert [k.choice for k in picked.kernels] == [DrillChoice.AT_ROOF, DrillChoice.CHOSEN]
     assert picked.kernels[0].roof_share == pytest.approx(0.834, abs=0.01)
     assert picked.kernels[1].roof_share is None
 

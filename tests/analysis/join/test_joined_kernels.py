@@ -59,7 +59,7 @@ def test_a_missing_launch_shifts_nothing() -> None:
     assert matched.pairs == [(0, 0), (2, 1), (3, 2), (4, 4)]
     assert matched.left_only.tolist() == [1]
     assert matched.right_only.tolist() == [3]
-    assert (matched.left_why, matched.right_why) == (("name",), ("name",))
+    assert (matched.left_reason, matched.right_reason) == (("name",), ("name",))
     assert matched.in_order
 
 
@@ -73,8 +73,8 @@ def test_a_capture_of_some_launches_is_found_within_one_of_all() -> None:
 
 def test_why_a_launch_has_no_partner() -> None:
     matched = match(frame(("a", 1), ("a", 2), "b", "b"), frame(("a", 3), "b"))
-    assert matched.left_why == ("shape", "shape", "place")
-    assert matched.right_why == ("shape",)
+    assert matched.left_reason == ("shape", "shape", "place")
+    assert matched.right_reason == ("shape",)
 
 
 def test_long_sequences_that_differ_throughout_are_paired_by_order_within_a_kernel() -> None:
@@ -103,28 +103,28 @@ def test_pairs_agree_and_add_up_whatever_is_lost() -> None:
 
 def test_a_run_of_measured_launches_is_found_wherever_it_occurs() -> None:
     covered = cover(frame("x", "a", "b", "a", "x", "a", "b", "a", "b"), frame("a", "b", "a"))
-    assert covered.runs == 2
+    assert covered.occurrences == 2
     assert covered.right.tolist() == [-1, 0, 1, 2, -1, 0, 1, 2, 1]
     assert covered.in_sequence.tolist() == [False, True, True, True, False, True, True, True, False]
-    assert covered.left_why.to_list() == ["name", "", "", "", "name", "", "", "", ""]
+    assert covered.left_reason.to_list() == ["name", "", "", "", "name", "", "", "", ""]
 
 
 def test_launches_that_are_no_run_go_by_order_within_a_kernel_and_around() -> None:
     covered = cover(frame("a", "b", "a", "a", "b", "a"), frame("b", "a", "a", "c"))
-    assert covered.runs == 0
+    assert covered.occurrences == 0
     assert covered.right.tolist() == [1, 0, 2, 1, 0, 2]
-    assert covered.right_why.to_list() == ["", "", "", "name"]
+    assert covered.right_reason.to_list() == ["", "", "", "name"]
 
 
 def test_another_grid_is_another_launch() -> None:
     covered = cover(frame(("a", 4), ("a", 5)), frame(("a", 4)))
     assert covered.right.tolist() == [0, -1]
-    assert covered.left_why.to_list() == ["", "shape"]
+    assert covered.left_reason.to_list() == ["", "shape"]
 
 
 def test_runs_are_found_in_repetitive_sequences() -> None:
     covered = cover(frame(*["a"] * 1_000), frame(*["a"] * 7))
-    assert covered.runs == 142
+    assert covered.occurrences == 142
     assert (covered.right >= 0).all()
 
 

@@ -483,7 +483,7 @@ def test_changes_keep_their_promise(limits: SmLimits) -> None:
     for shape in (BlockShape(256, 96, 8192), BlockShape(96, 200), BlockShape(640, 40, 0, 30000)):
         now = work_out(limits, shape).share
         for change in changes(limits, shape):
-            values = {knob: new for knob, _, new in change.moves}
+            values = {resource: new for resource, _, new in change.requests}
             moved = BlockShape(
                 values.get("block", shape.block_threads),
                 values.get("registers", shape.registers or 0),
@@ -491,7 +491,7 @@ def test_changes_keep_their_promise(limits: SmLimits) -> None:
                 values.get("shared", shape.shared_bytes),
             )
             assert work_out(limits, moved).share == change.share > now
-            if len(change.moves) == 1 and "block" not in values:  # a little more does not do
+            if len(change.requests) == 1 and "block" not in values:  # a little more does not do
                 more = BlockShape(
                     moved.block_threads,
                     (moved.registers or 0) + ("registers" in values),

@@ -124,7 +124,7 @@ def test_the_last_helper_goes_to_its_own_convolution_or_stays() -> None:
     assert shape([CONV, TO_NCHW]) == [("Conv", [0, 1])]
     alone = group([RELU, TO_NHWC, RELU], "vision")
     assert [row.launches for row in alone.rows] == [[0], [1], [2]]
-    assert alone.alone == [1]
+    assert alone.without_convolution == [1]
 
 
 def test_the_second_half_of_a_convolution_is_part_of_it() -> None:

@@ -120,7 +120,7 @@ def test_jobs_without_a_schedule_say_why(lost: pl.Expr, reason: str) -> None:
 
 
 def test_the_dictionary_has_the_keys_of_the_command() -> None:
-    document = slowdown_of(generated_job(ORDERS, DP_RANKS)).to_dict()
+    document = slowdown_of(generated_job(ORDERS, DP_RANKS)).document()
     assert {"blocking", "launch", "worst_workers"} <= set(document)
     assert json.loads(json.dumps(document)) == document
 

@@ -160,7 +160,7 @@ def test_ranks_are_connected_through_others() -> None:
     offset = fitted[2].offset_at(end[:, 0]) - (clocks[2].ahead(end[:, 0]))
     assert np.max(np.abs(offset)) < 5_000
     assert fitted[2].error_ns > fitted[1].error_ns
-    assert fitted[3].to_dict() == {
+    assert fitted[3].document() == {
         "rank": 3,
         "offset_ns": None,
         "drift_ppm": None,

@@ -15,7 +15,7 @@ import gpusight as gs
 from gpusight.cli.main import build_parser, main
 from gpusight.comparison.baseline_file import save_baseline
 from gpusight.comparison.comparability import KINDS
-from gpusight.comparison.gate_limits import NAME, SETTINGS, load_config, read_limit
+from gpusight.comparison.gate_limits import CONFIG_FILE_NAME, SETTINGS, load_config, read_limit
 from gpusight.comparison.named_metrics import quantity
 from gpusight.errors import MissingDataError, UsageError
 from gpusight.render.gate_view import COMMAND_LINE
@@ -264,7 +264,7 @@ def test_settings_are_found_and_overruled(
     base: str, slower: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert base == "base.json"
-    Path(NAME).write_text(
+    Path(CONFIG_FILE_NAME).write_text(
         "[gate]\nbaseline = 'base.json'\njunit = 'gate.xml'\n"
         "[gate.max]\nstep_time = '+3%'\nlaunches = '+0'\n"
         "[gate.lax.max]\nstep_time = '+30%'\n",
@@ -287,7 +287,7 @@ def test_settings_are_found_and_overruled(
 
 def test_parts_of_captures_are_chosen(train: str, capsys: pytest.CaptureFixture[str]) -> None:
     (both,) = document(capsys, train, "--max", "step_time=1s")["checks"]
-    Path(NAME).write_text("[gate]\nsteps = 1\n", encoding="utf-8")
+    Path(CONFIG_FILE_NAME).write_text("[gate]\nsteps = 1\n", encoding="utf-8")
     (one,) = document(capsys, train, "--max", "step_time=1s")["checks"]
     (all_,) = document(capsys, train, "--max", "step_time=1s", "--steps", "all")["checks"]
     assert one["after"] != both["after"]
@@ -398,7 +398,7 @@ def test_the_page_for_ci_shows_each_outcome_and_its_exit_code() -> None:
 
 def test_the_settings_of_the_page_are_understood(tmp_path: Path) -> None:
     (text,) = blocks("toml")
-    path = tmp_path / NAME
+    path = tmp_path / CONFIG_FILE_NAME
     path.write_text(text, encoding="utf-8")
     every = set(re.findall(r"^(\w+) =", text.partition("[gate.max]")[0], re.MULTILINE)) | {"max"}
     assert every == set(SETTINGS)

@@ -39,7 +39,7 @@ from gpusight.render.charts.strip_chart import lay_out_strip_chart
 from gpusight.render.result_view import CHART_FORMATS, ComparisonView
 from gpusight.results import Fmt
 from gpusight.units import format_share, format_time
-from tests.render.charts.boards import rows_of, svg_of, texts_of
+from tests.render.charts.strip_charts import rows_of, svg_of, texts_of
 from tests.render.test_comparison_text import LEDGER, change, comparison, hostile
 from tests.shared import DATA, opened
 from tests.traces import Row, build_trace
@@ -76,8 +76,8 @@ def steps_of(*lengths: int, gpus: int = 1) -> LedgerReport:
     return report(build_trace(kernels=kernels, ranges=ranges), steps="all")
 
 
-def keys(board: StripChart) -> dict[str, tuple[str, ...]]:
-    return {key.color: key.values for row in rows_of(board, StripLegend) for key in row.keys}
+def keys(chart: StripChart) -> dict[str, tuple[str, ...]]:
+    return {key.color: key.values for row in rows_of(chart, StripLegend) for key in row.keys}
 
 
 @pytest.mark.parametrize("name", ["dataload.sqlite", "healthy.json.gz", "graph.sqlite"])
@@ -113,10 +113,10 @@ def test_the_bar_is_the_mean_step_and_holds_every_entry() -> None:
 
 def test_without_steps_it_is_the_window() -> None:
     trace = build_trace(kernels=[{"start_ns": 0, "end_ns": 60, "name": "sgemm"}])
-    board = ledger_figure(report(trace))
-    assert board.title == "Where the time goes"
-    assert keys(board) == {"": ("60 ns", "100.0%"), "compute/matmul": ("60 ns", "100.0%")}
-    assert len(rows_of(board, ChartStrip)) == 1
+    chart = ledger_figure(report(trace))
+    assert chart.title == "Where the time goes"
+    assert keys(chart) == {"": ("60 ns", "100.0%"), "compute/matmul": ("60 ns", "100.0%")}
+    assert len(rows_of(chart, ChartStrip)) == 1
 
 
 def test_groups_head_their_entries_and_stand_in_the_order_of_the_bar() -> None:
@@ -132,46 +132,46 @@ def test_groups_head_their_entries_and_stand_in_the_order_of_the_bar() -> None:
 
 def test_many_steps_are_averaged_and_none_is_lost() -> None:
     result = steps_of(*([100, 200] * 125))
-    board = ledger_figure(result)
-    _, *steps = rows_of(board, ChartStrip)
+    chart = ledger_figure(result)
+    _, *steps = rows_of(chart, ChartStrip)
     assert len(steps) == 100
     assert sum(strip.cells.ends[-1] for strip in steps) / 100 == pytest.approx(150 * US, rel=0.02)
-    assert any("250 steps total" in note for note in board.footnotes)
+    assert any("250 steps total" in note for note in chart.footnotes)
     assert [strip.name for strip in steps if strip.name] == ["250 steps"]
 
 
 def test_a_long_step_does_not_press_the_others_together() -> None:
-    board = ledger_figure(steps_of(*[100] * 20, 9_000))
-    assert board.x.high is not None
-    assert board.x.high < 2_000 * US
-    assert any("exceed the axis, the longest with 9.000 ms" in note for note in board.footnotes)
+    chart = ledger_figure(steps_of(*[100] * 20, 9_000))
+    assert chart.x.high is not None
+    assert chart.x.high < 2_000 * US
+    assert any("exceed the axis, the longest with 9.000 ms" in note for note in chart.footnotes)
 
 
 @pytest.mark.parametrize(("gpus", "legends"), [(1, 1), (4, 4), (8, 1)])
 def test_few_gpus_have_a_legend_each(gpus: int, legends: int) -> None:
-    board = ledger_figure(steps_of(100, 100, gpus=gpus))
-    assert [row.text for row in rows_of(board, StripHeading)] == [f"GPU {n}" for n in range(gpus)]
-    assert len(rows_of(board, StripLegend)) == legends
-    assert any("mean of the 8 GPUs" in note for note in board.footnotes) == (gpus == 8)
+    chart = ledger_figure(steps_of(100, 100, gpus=gpus))
+    assert [row.text for row in rows_of(chart, StripHeading)] == [f"GPU {n}" for n in range(gpus)]
+    assert len(rows_of(chart, StripLegend)) == legends
+    assert any("mean of the 8 GPUs" in note for note in chart.footnotes) == (gpus == 8)
 
 
 @pytest.mark.parametrize("form", CHART_FORMATS)
 def test_it_is_drawn_in_every_format(form: str) -> None:
     if form in {"png", "pdf"}:
         pytest.importorskip("vl_convert")
-    board = ledger_figure(steps_of(100, 120, 110))
+    chart = ledger_figure(steps_of(100, 120, 110))
     start = {"svg": b"<svg", "html": b"<!DOCTYPE html>", "png": b"\x89PNG", "pdf": b"%PDF"}[form]
-    assert draw(board, form).startswith(start)
+    assert draw(chart, form).startswith(start)
 
 
 def test_texts_stay_in_the_picture_at_any_width() -> None:
-    board = ledger_figure(report(opened(DATA / "dataload.sqlite")))
+    chart = ledger_figure(report(opened(DATA / "dataload.sqlite")))
     for width in (390, 560, 1040):
-        painting = lay_out_strip_chart(board, width)
-        assert painting.size.width == width
-        assert 0 < painting.left < painting.right < width
-    assert svg_of(board).get("width") == "560"
-    shown = texts_of(board)
+        laid_out = lay_out_strip_chart(chart, width)
+        assert laid_out.size.width == width
+        assert 0 < laid_out.left < laid_out.right < width
+    assert svg_of(chart).get("width") == "560"
+    shown = texts_of(chart)
     assert "input 80.9%" in shown
     assert {"computing", "idle", "time/step", "share", "mean"} <= set(shown)
 

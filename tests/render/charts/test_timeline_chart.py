@@ -21,7 +21,7 @@ from gpusight.render.charts.strip_chart import BoxesMark, BoxMark, TextMark, lay
 from gpusight.render.charts.timeline_chart import timeline_figure
 from gpusight.results import Composite, Fmt
 from gpusight.viewer.timeline_snapshot import timeline
-from tests.render.charts.boards import SVG, rows_of, svg_of, texts_of
+from tests.render.charts.strip_charts import SVG, rows_of, svg_of, texts_of
 from tests.render.hostile import HOSTILE
 from tests.shared import DATA, opened
 from tests.traces import Row, build_trace
@@ -54,17 +54,17 @@ def small() -> Any:
 
 
 def test_rows_stand_below_what_they_belong_to() -> None:
-    board = figure(small())
+    chart = figure(small())
     shown = [
         row.text if isinstance(row, StripHeading) else row.name
-        for row in board.rows
+        for row in chart.rows
         if isinstance(row, (StripHeading, ChartStrip))
     ]
     assert shown == [
         *("GPU 0", "Ledger", "Stream 7"),
         *("main (8)", "NVTX ranges", "", "CUDA calls"),
     ]
-    assert rows_of(board, StripHeading)[1].detail == "train (pid 7)"
+    assert rows_of(chart, StripHeading)[1].detail == "train (pid 7)"
 
 
 def test_slices_are_where_the_events_are() -> None:
@@ -78,10 +78,10 @@ def test_slices_are_where_the_events_are() -> None:
 
 
 def test_time_begins_at_the_excerpts_start() -> None:
-    board = figure(small(), window=(30_000, 80_000))
-    assert (board.x.low, board.x.high) == (0, 50_000)
-    assert board.x.label == "time since 30.00 µs"
-    stream = next(s.cells for s in rows_of(board, ChartStrip) if s.name == "Stream 7")
+    chart = figure(small(), window=(30_000, 80_000))
+    assert (chart.x.low, chart.x.high) == (0, 50_000)
+    assert chart.x.label == "time since 30.00 µs"
+    stream = next(s.cells for s in rows_of(chart, ChartStrip) if s.name == "Stream 7")
     assert (list(stream.x), list(stream.ends)) == ([0, 40_000], [30_000, 50_000])
 
 
@@ -95,20 +95,20 @@ def test_the_legend_has_the_categories_that_are_shown() -> None:
 
 
 def test_the_step_that_is_shown_stands_out() -> None:
-    board = figure(opened(DATA / "dataload.sqlite"))
-    before, step, after = board.bands
+    chart = figure(opened(DATA / "dataload.sqlite"))
+    before, step, after = chart.bands
     assert (before.label, step.label, after.label) == ("", "step 7", "")
     assert (before.start, before.end, after.start) == (0, step.start, step.end)
-    assert board.title == "Timeline: step_7, the median of 10 steps"
+    assert chart.title == "Timeline: step_7, the median of 10 steps"
 
 
 def test_a_column_of_short_events_is_as_tall_as_the_part_that_they_take() -> None:
     trace = build_trace(kernels=[us(n * 4, n * 4 + 1, "sgemm") for n in range(10_000)])
-    board = figure(trace, tracks=["stream"])
-    (strip,) = rows_of(board, ChartStrip)
+    chart = figure(trace, tracks=["stream"])
+    (strip,) = rows_of(chart, ChartStrip)
     assert set(strip.cells.parts) == {4 / 15}  # a quarter, as tall to a pixel
     assert sum(e - s for s, e in zip(strip.cells.x, strip.cells.ends, strict=True)) <= 40_000_000
-    assert any("aggregated" in note for note in board.footnotes)
+    assert any("aggregated" in note for note in chart.footnotes)
 
 
 def test_a_step_of_very_many_kernels_is_a_small_picture() -> None:
@@ -117,8 +117,8 @@ def test_a_step_of_very_many_kernels_is_a_small_picture() -> None:
     ranges = [us(n * 100, n * 100 + 90, f"layer {n}") for n in range(1_500)]
     calls = [us(n * 5, n * 5 + 3, "cudaLaunchKernel") for n in range(10_000)]
     trace = build_trace(kernels=kernels, ranges=ranges, api_calls=calls)
-    board = figure(trace, tracks=["stream", "ranges", "api"])
-    assert len(draw(board, "svg")) < 300_000
+    chart = figure(trace, tracks=["stream", "ranges", "api"])
+    assert len(draw(chart, "svg")) < 300_000
 
 
 def test_many_lines_of_labeled_slices_are_a_small_picture_too() -> None:
@@ -134,10 +134,10 @@ def test_values_over_time_are_areas() -> None:
     metrics = [
         {"time_ns": n * US, "metric": "SMs Active [Throughput %]", "value": 25.0} for n in range(99)
     ]
-    board = figure(
+    chart = figure(
         build_trace(kernels=[us(0, 100, "sgemm")], gpu_metrics=metrics), tracks=["metric"]
     )
-    (plot,) = rows_of(board, StripPlot)
+    (plot,) = rows_of(chart, StripPlot)
     assert (plot.y.fmt, plot.y.high) == (Fmt.SHARE, 1.0)
     assert set(plot.series[0].parts[0].y) == {0.25}  # type: ignore[union-attr]
 
@@ -176,7 +176,7 @@ def test_names_stay_text() -> None:
 # Cells --------------------------------------------------------------------------------------------
 
 
-def board_of(cells: StripCells) -> StripChart:
+def chart_of(cells: StripCells) -> StripChart:
     return StripChart("t", ChartAxis("", Fmt.TIME, low=0.0, high=1000.0), (ChartStrip("s", cells),))
 
 
@@ -189,7 +189,7 @@ def test_labels_are_cut_to_what_fits_or_left_out() -> None:
     )
     shown = [
         i.text
-        for i in lay_out_strip_chart(board_of(cells), 1040).ink
+        for i in lay_out_strip_chart(chart_of(cells), 1040).marks
         if isinstance(i, TextMark) and i.on
     ]
     assert shown[0] == "short"
@@ -204,7 +204,7 @@ def test_what_stands_for_a_label_is_written_instead_of_a_part_of_it() -> None:
     )
     shown = [
         i.text
-        for i in lay_out_strip_chart(board_of(cells), 1040).ink
+        for i in lay_out_strip_chart(chart_of(cells), 1040).marks
         if isinstance(i, TextMark) and i.on
     ]
     assert shown == ["12.5%"]
@@ -218,9 +218,9 @@ def test_cells_that_say_nothing_are_drawn_together() -> None:
         ("host/0",) * n,
         titles=("told",) * n,
     )
-    ink = lay_out_strip_chart(board_of(cells), 1040).ink
-    assert [len(i.boxes) for i in ink if isinstance(i, BoxesMark)] == [n]
-    assert not [i for i in ink if isinstance(i, BoxMark)]
+    marks = lay_out_strip_chart(chart_of(cells), 1040).marks
+    assert [len(i.boxes) for i in marks if isinstance(i, BoxesMark)] == [n]
+    assert not [i for i in marks if isinstance(i, BoxMark)]
 
 
 def test_what_is_said_of_cells_must_be_of_all() -> None:

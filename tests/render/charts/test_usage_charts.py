@@ -19,7 +19,7 @@ from gpusight.render.charts.figure import (
 from gpusight.render.charts.usage_charts import utilization_figure
 from gpusight.render.result_view import CHART_FORMATS
 from gpusight.results import Composite
-from tests.render.charts.boards import rows_of, texts_of
+from tests.render.charts.strip_charts import rows_of, texts_of
 from tests.render.charts.test_draw_chart import Page
 from tests.traces import Row, build_trace
 
@@ -66,37 +66,37 @@ def test_steps_are_bands() -> None:
 
 
 def test_samples_are_lines_below() -> None:
-    board = figure(gpu_metrics=SAMPLES)
-    _, below = rows_of(board, StripPlot)
+    chart = figure(gpu_metrics=SAMPLES)
+    _, below = rows_of(chart, StripPlot)
     lines = [line for line in below.series if isinstance(line, LineSeries)]
     assert [(line.name, set(line.y)) for line in lines] == [
         ("SMs Active", {0.5}),
         ("Tensor Active", {0.1}),
     ]
-    assert [name for _, name in board.legend] == ["computing", "SMs Active", "Tensor Active"]
+    assert [name for _, name in chart.legend] == ["computing", "SMs Active", "Tensor Active"]
 
 
 def test_each_gpu_has_its_own_plot() -> None:
-    board = figure(8)
-    assert [row.text for row in rows_of(board, StripHeading)] == [f"GPU {n}" for n in range(8)]
-    assert {plot.height for plot in rows_of(board, StripPlot)} == {56.0}
+    chart = figure(8)
+    assert [row.text for row in rows_of(chart, StripHeading)] == [f"GPU {n}" for n in range(8)]
+    assert {plot.height for plot in rows_of(chart, StripPlot)} == {56.0}
     assert rows_of(figure(), StripPlot)[0].height > 100
 
 
 def test_it_says_in_words_what_it_shows() -> None:
-    board = figure(ranges=STEPS)
-    assert board.subtitle == "run.sqlite · busy 50.0% of 400 ns · longest idle 50 ns at 50 ns"
-    assert "/home" not in draw(board, "svg").decode()
-    assert {"GPU 0", "computing", "step 0", "100%"} <= set(texts_of(board))
+    chart = figure(ranges=STEPS)
+    assert chart.subtitle == "run.sqlite · busy 50.0% of 400 ns · longest idle 50 ns at 50 ns"
+    assert "/home" not in draw(chart, "svg").decode()
+    assert {"GPU 0", "computing", "step 0", "100%"} <= set(texts_of(chart))
 
 
 @pytest.mark.parametrize("form", CHART_FORMATS)
 def test_it_is_drawn_in_every_format(form: str) -> None:
     if form in {"png", "pdf"}:
         pytest.importorskip("vl_convert")
-    board = figure(2, ranges=STEPS, gpu_metrics=SAMPLES)
+    chart = figure(2, ranges=STEPS, gpu_metrics=SAMPLES)
     start = {"svg": b"<svg", "html": b"<!DOCTYPE html>", "png": b"\x89PNG", "pdf": b"%PDF"}[form]
-    assert draw(board, form).startswith(start)
+    assert draw(chart, form).startswith(start)
 
 
 def test_the_same_answer_gives_the_same_bytes() -> None:

@@ -11,12 +11,18 @@ from gpusight.analysis.counters.kernel_limiter import (
     is_limited_by_memory,
     limiter,
     stall_share,
-    steady,
+    steady_utilization,
     waits_left,
 )
 from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
 from gpusight.rules.kernel.fp64_heavy import DEFAULT_FP64_RATIO, fp64_rate
-from gpusight.rules.patterns.kernel_speedup import limited, ready, roof_limited, room, time_left
+from gpusight.rules.patterns.kernel_speedup import (
+    free_warp_slots,
+    ready_share,
+    roof_limited,
+    time_left,
+    with_launch_overhead,
+)
 from gpusight.rules.rule import RuleNotApplicable
 from tests.rules.launches import ELAPSED, IDLE, STALLED, launch_of, verdict_of
 
@@ -62,16 +68,16 @@ def test_barriers_shrink_with_what_siblings_wait_for() -> None:
 
 def test_a_short_launch_keeps_its_overhead() -> None:
     short = launch_of(duration_ns=3_000.0)
-    assert limited(short, 0.0) == pytest.approx(0.5)
+    assert with_launch_overhead(short, 0.0) == pytest.approx(0.5)
     assert roof_limited(short, 0.0) == 1.0
-    assert steady(short, 0.4) == pytest.approx(0.8)
-    assert limited(launch_of(duration_ns=None), 0.0) == pytest.approx(1e-3)
+    assert steady_utilization(short, 0.4) == pytest.approx(0.8)
+    assert with_launch_overhead(launch_of(duration_ns=None), 0.0) == pytest.approx(1e-3)
 
 
 def test_more_warps_are_ready_more_often() -> None:
-    assert ready(0.5, 1) == pytest.approx(0.5)
-    assert ready(0.5, 2) == pytest.approx(0.75)
-    assert ready(0.01, 4) == pytest.approx(0.04, rel=0.05)
+    assert ready_share(0.5, 1) == pytest.approx(0.5)
+    assert ready_share(0.5, 2) == pytest.approx(0.75)
+    assert ready_share(0.01, 4) == pytest.approx(0.04, rel=0.05)
 
 
 def test_what_a_launch_is_bound_by() -> None:
@@ -104,13 +110,13 @@ def test_limits_of_the_report_win_and_are_worked_out_otherwise() -> None:
     assert reported.blocks_per_sm == 3
     computed = launch_of({"launch__registers_per_thread": 128}, without=("occupancy_limit",))
     assert computed.blocks_per_sm == 2
-    spare = room(computed, without="registers", at_most=4)
+    spare = free_warp_slots(computed, without="registers", at_most=4)
     assert spare is not None
     assert (spare.warps, spare.warps_then) == (16, 64)
     small = launch_of(
         {"launch__registers_per_thread": 128}, without=("occupancy_limit",), grid_x=132
     )
-    spare = room(small, without="registers", at_most=4)
+    spare = free_warp_slots(small, without="registers", at_most=4)
     assert spare is not None
     assert spare.warps_then == spare.warps  # the grid has no more blocks
 
@@ -127,29 +133,29 @@ def test_a_carve_out_that_was_chosen_for_the_registers_is_no_limit() -> None:
     assert tied.fit is not None
     assert tied.fit.by_limit["registers"] == tied.fit.by_limit["shared_memory"] == 2
     assert tied.fit.limiters == ("registers",)
-    spare = room(tied, without="registers", at_most=4)
+    spare = free_warp_slots(tied, without="registers", at_most=4)
     assert spare is not None
     assert (spare.warps, spare.warps_then) == (16, 64)
-    assert room(tied, without="shared_memory", at_most=8) is None
+    assert free_warp_slots(tied, without="shared_memory", at_most=8) is None
 
 
 def test_barriers_can_be_the_limit() -> None:
     held = launch_of({"launch__barrier_count": 16}, without=("occupancy_limit",))
     assert held.fit is not None
     assert held.fit.limiters == ("barriers",)
-    assert room(held, without="registers", at_most=4) is None
+    assert free_warp_slots(held, without="registers", at_most=4) is None
 
 
 def test_small_blocks_have_room_for_more_of_them() -> None:
     small = launch_of({"launch__barrier_count": 1}, without=("occupancy_limit",), block_x=32)
     assert small.fit is not None
     assert small.fit.limiters == ("blocks",)
-    spare = room(small, without="blocks", at_most=8)
+    spare = free_warp_slots(small, without="blocks", at_most=8)
     assert spare is not None
     assert (spare.warps, spare.warps_then) == (32, 64)
     few = {"launch__registers_per_thread": 16}
     large = launch_of(few, without=("occupancy_limit",), block_x=768)
-    spare = room(large, without="warps", at_most=8)
+    spare = free_warp_slots(large, without="warps", at_most=8)
     assert spare is not None
     assert (spare.warps, spare.warps_then) == (48, 64)
 

@@ -62,7 +62,7 @@ INSTANCE_FIELDS = (
     Field("unit", "Unit", Fmt.TEXT, "Base unit of the value"),
     Field("text", "Text", Fmt.TEXT, "Value of a text metric", shown=False),
 )
-_HEADLINES = (
+_KEY_METRICS = (
     q.SM_SHARE,
     q.MEMORY_SHARE,
     q.DRAM_SHARE,
@@ -106,8 +106,10 @@ def wide(scope: LaunchSelection, metrics: Sequence[str]) -> TableResult:
         values = rows.filter(pl.col("metric").is_in(list(names)))
         if column == "text":  # a metric that is a text in some launches is one in all
             values = values.with_columns(pl.coalesce("text", pl.col("value").cast(pl.String)))
-        wide = values.pivot(on="metric", index="launch", values=column, aggregate_function="first")
-        frame = frame.join(wide, on="launch", how="left", maintain_order="left")
+        pivoted = values.pivot(
+            on="metric", index="launch", values=column, aggregate_function="first"
+        )
+        frame = frame.join(pivoted, on="launch", how="left", maintain_order="left")
     frame = frame.select("launch", "kernel", *heading).rename(heading)
     return TableResult(
         COMMAND,
@@ -154,9 +156,11 @@ def instances(scope: LaunchSelection, metrics: Sequence[str]) -> TableResult | N
     rows = _selected_rows(scope, "counter_instances", metrics, ["instance", "key", "value", "text"])
     units = _selected_rows(scope, "counters", metrics, ["unit"])
     units = units.unique(["launch", "metric"], keep="first")
-    same = pl.Enum(list(dict.fromkeys([*names_of(rows["metric"]), *names_of(units["metric"])])))
-    frame = rows.with_columns(pl.col("metric").cast(same)).join(
-        units.with_columns(pl.col("metric").cast(same)),
+    metric_names = pl.Enum(
+        list(dict.fromkeys([*names_of(rows["metric"]), *names_of(units["metric"])]))
+    )
+    frame = rows.with_columns(pl.col("metric").cast(metric_names)).join(
+        units.with_columns(pl.col("metric").cast(metric_names)),
         on=["launch", "metric"],
         how="left",
         maintain_order="left",
@@ -251,23 +255,23 @@ def brief_counters(
     measured = _selected_rows(scope, "counters", (), [])["metric"]
     used = set(measured.unique().cast(pl.String))
     known = [name for name in names_of(measured) if name in used]
-    chosen = _headlines(known) or known[:_MAX_BRIEF_METRICS]
+    chosen = _key_metrics(known) or known[:_MAX_BRIEF_METRICS]
     result = (wide if as_wide else tidy)(scope, chosen)
     if not as_wide:
         order = pl.col("metric").cast(pl.Enum(chosen))
         result = replace(result, frame=result.frame.sort("launch", order, maintain_order=True))
     if len(chosen) == len(known):
         return result
-    are = "is" if len(chosen) == 1 else "are"
-    note = f"{len(chosen)} of {len(known):,} metrics {are} shown; all: --metrics '*', or --list"
+    verb = "is" if len(chosen) == 1 else "are"
+    note = f"{len(chosen)} of {len(known):,} metrics {verb} shown; all: --metrics '*', or --list"
     return replace(result, notes=(*result.notes, note))
 
 
-def _headlines(known: Sequence[str]) -> list[str]:
+def _key_metrics(known: Sequence[str]) -> list[str]:
     """Choose the metrics behind the quantities that tables of kernels show."""
     present = set(known)
     wanted = [_DURATION]
-    for quantity in _HEADLINES:
+    for quantity in _KEY_METRICS:
         complete = (f.metrics for f in quantity.formulas if present.issuperset(f.metrics))
         wanted += next(complete, ())
     return [name for name in dict.fromkeys(wanted) if name in present]

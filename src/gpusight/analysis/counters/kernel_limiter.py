@@ -43,7 +43,7 @@ def overhead(launch: ProfiledLaunch) -> float:
     return min(MAX_OVERHEAD_SHARE, OVERHEAD_NS / launch.duration_ns)
 
 
-def steady(launch: ProfiledLaunch, share: float) -> float:
+def steady_utilization(launch: ProfiledLaunch, share: float) -> float:
     """Return how busy a unit was between the start and the drain of the grid."""
     return min(1.0, share / (1 - min(MAX_OVERHEAD_CORRECTION, overhead(launch))))
 
@@ -109,10 +109,10 @@ def limiter(launch: ProfiledLaunch) -> str | None:
     compute = busiest(launch, SM_UNITS)
     if memory is None or compute is None:
         known = memory or compute
-        if known is None or steady(launch, known[1]) < AT_ROOF:
+        if known is None or steady_utilization(launch, known[1]) < AT_ROOF:
             return None
         return MEMORY if compute is None else COMPUTE
-    highest = steady(launch, max(memory[1], compute[1]))
+    highest = steady_utilization(launch, max(memory[1], compute[1]))
     if highest >= SATURATED and not _limited_by_barriers(launch, highest):
         # L1 is a part of the SM that feeds its pipes: a GEMM on Tensor Cores keeps both busy.
         share = L1_SHARE_WEIGHT if memory[0] in _L1_UNITS else 1.0
@@ -130,14 +130,14 @@ def is_limited_by_memory(launch: ProfiledLaunch) -> bool:
     if bound != LATENCY or memory is None or compute is None:
         return bound == MEMORY
     # Accesses to shared memory between barriers keep L1 busy, and wait for nothing outside the SM.
-    highest = steady(launch, max(memory[1], compute[1]))
+    highest = steady_utilization(launch, max(memory[1], compute[1]))
     between_barriers = highest >= SATURATED and memory[0] in _L1_UNITS
     if between_barriers or memory[1] < max(MIN_MEMORY_UNIT_SHARE, compute[1]):
         return False
     waiting = stall_share(launch, MEMORY_WAITS)
     occupancy = launch.get(shared.OCCUPANCY)
-    full = occupancy is not None and occupancy >= MIN_FULL_OCCUPANCY
-    return full and waiting is not None and waiting >= MIN_MEMORY_WAIT
+    is_full = occupancy is not None and occupancy >= MIN_FULL_OCCUPANCY
+    return is_full and waiting is not None and waiting >= MIN_MEMORY_WAIT
 
 
 MIN_DRAM_TO_UNIT_RATIO = 0.85

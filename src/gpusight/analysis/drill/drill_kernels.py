@@ -44,7 +44,7 @@ MIN_ROOF_SHARE = 0.8
 _SCHEMA = {"row": pl.Int64(), "least_ns": pl.Float64(), "call_ns": pl.Float64()}
 
 
-def _least_times(scope: WorkSelection) -> pl.DataFrame:
+def _roofline_times(scope: WorkSelection) -> pl.DataFrame:
     """Return, for kernels whose operator was counted, the least time its call could take.
 
     Columns: `row` of `kernels`, `least_ns`, and `call_ns`, the time of all GPU activities of the
@@ -163,8 +163,8 @@ class DrillKernel:
     """Share of the time of all kernels in the window."""
     roof_share: float | None
     """Share of its roofline; None where the timeline does not show it."""
-    verdict: DrillChoice = DrillChoice.NEXT
-    why: str = ""
+    choice: DrillChoice = DrillChoice.NEXT
+    reason: str = ""
 
     @property
     def category(self) -> str:
@@ -193,7 +193,7 @@ class DrillSelection:
     @property
     def chosen(self) -> tuple[DrillKernel, ...]:
         """Kernels to measure, the longest first."""
-        return tuple(k for k in self.kernels if k.verdict is DrillChoice.CHOSEN)
+        return tuple(k for k in self.kernels if k.choice is DrillChoice.CHOSEN)
 
 
 def pick_kernels(
@@ -210,55 +210,64 @@ def pick_kernels(
 
     `steps`, `time` and `warmup` choose the window, as in `step_window`.
     """
-    if not trace.has("kernels"):
-        return no_kernels(trace, COMMAND)
-    gpus = [listed_gpu(row) for row in trace.table("devices").iter_rows(named=True)]
-    if gpus and all(gpu is not None and gpu.vendor == "AMD" for gpu in gpus):
-        reason = "Nsight Compute supports NVIDIA GPUs only"
-        return NotApplicable(COMMAND, reason, "for AMD GPUs use rocprof-compute")
+    unsupported = _unsupported(trace)
+    if unsupported is not None:
+        return unsupported
     window = step_window(trace, selection, steps=steps, window=time, warmup=warmup)
     if isinstance(window, NotApplicable):
         return replace(window, command=COMMAND)
-    scope = WorkSelection(trace, selection)
-    work = launched(trace)
     process, process_notes = (
         (window.steps[0].process, ())
         if window.steps
-        else busiest_process(trace, work, "kernels are those of")
+        else busiest_process(trace, launched(trace), "kernels are those of")
     )
-    kernel_work = of_process(work, process).filter(pl.col("table") == GPU_WORK.index("kernels"))
-    named = trace.table("kernels", ["name", "mangled_name", *SHAPE])
-    named = named.with_columns(functions(trace).alias("function"))[kernel_work["row"]]
-    time_ns = DURATION.alias("time_ns")
-    launches = kernel_work.select("launch_ns", "thread", "row", time_ns).hstack(named.get_columns())
-    launches = _inside(launches, scope, window)
+    scope = WorkSelection(trace, selection)
+    launches = _mark_inside(_kernel_launches(trace, process), scope, window)
     if not launches["inside"].any():
         return NotApplicable(COMMAND, "no kernel was launched in the window")
-    groups = _grouped(launches, _least_times(scope))
-    total_ns = int(groups["time_ns"].sum())
-    shown = groups
-    if kernel is not None:
-        names = matching_names(groups["name"], kernel)
-        shown = groups.filter(pl.col("name").cast(pl.String).is_in(names))
+    groups = _group_by_kernel(launches, _roofline_times(scope))
     launches = launches.join(
         groups.select(*_KEY, "group"), on=_KEY, how="left", nulls_equal=True, maintain_order="left"
     )
-    window_ns = window.length_ns
-    if _by_steps(selection, window):
-        window_ns = sum(step.end_ns - step.start_ns for step in window.steps)
+    total_ns = int(groups["time_ns"].sum())
+    if kernel is not None:
+        names = matching_names(groups["name"], kernel)
+        groups = groups.filter(pl.col("name").cast(pl.String).is_in(names))
     return DrillSelection(
         trace,
         window,
         process,
-        window_ns,
-        choose_kernels(_kernels(shown, total_ns), top, selected=kernel is not None),
+        sum(step.end_ns - step.start_ns for step in window.steps)
+        if _by_steps(selection, window)
+        else window.length_ns,
+        choose_kernels(_kernels(groups, total_ns), top, selected=kernel is not None),
         total_ns,
         launches.select("launch_ns", "thread", "function", "mangled_name", "group", "inside"),
         (*window.notes, *process_notes, *scope.notes),
     )
 
 
-def _inside(launches: pl.DataFrame, scope: WorkSelection, window: StepWindow) -> pl.DataFrame:
+def _unsupported(trace: Trace) -> NotApplicable | None:
+    if not trace.has("kernels"):
+        return no_kernels(trace, COMMAND)
+    gpus = [listed_gpu(row) for row in trace.table("devices").iter_rows(named=True)]
+    if gpus and all(gpu is not None and gpu.vendor == "AMD" for gpu in gpus):
+        reason = "Nsight Compute supports NVIDIA GPUs only"
+        return NotApplicable(COMMAND, reason, "for AMD GPUs use rocprof-compute")
+    return None
+
+
+def _kernel_launches(trace: Trace, process: int | None) -> pl.DataFrame:
+    """Return the kernels of a process in order of launch, with names and shapes."""
+    work = of_process(launched(trace), process)
+    work = work.filter(pl.col("table") == GPU_WORK.index("kernels"))
+    kernels = trace.table("kernels", ["name", "mangled_name", *SHAPE])
+    kernels = kernels.with_columns(functions(trace).alias("function"))[work["row"]]
+    time_ns = DURATION.alias("time_ns")
+    return work.select("launch_ns", "thread", "row", time_ns).hstack(kernels.get_columns())
+
+
+def _mark_inside(launches: pl.DataFrame, scope: WorkSelection, window: StepWindow) -> pl.DataFrame:
     """Mark the launches that are selected and were made in the window."""
     end_ns = max((step.end_ns for step in window.steps), default=window.end_ns)
     during = pl.col("launch_ns").is_between(window.host_start_ns, end_ns, "left")
@@ -279,7 +288,7 @@ def _by_steps(selection: Selection, window: StepWindow) -> bool:
     return selection.within is not None and bool(window.steps)
 
 
-def _grouped(launches: pl.DataFrame, least: pl.DataFrame) -> pl.DataFrame:
+def _group_by_kernel(launches: pl.DataFrame, least: pl.DataFrame) -> pl.DataFrame:
     """Sum the launches inside by name and shape, the longest first."""
     roofed = pl.col("least_ns").is_not_null()
     return (
@@ -338,30 +347,29 @@ def choose_kernels(
     Kernels that the user `selected` by name are all worth it.
     """
     remaining = top or len(kernels)
-    verdicts = []
+    decided = []
     for kernel in kernels:
         roof = kernel.roof_share
         if not selected and kernel.category == "communication":
-            verdict, why = (
-                DrillChoice.COMMUNICATES,
-                "communication kernel: it would hang in kernel replay",
-            )
+            choice = DrillChoice.COMMUNICATES
+            reason = "communication kernel: it would hang in kernel replay"
         elif not selected and roof is not None and roof >= MIN_ROOF_SHARE:
-            verdict, why = DrillChoice.AT_ROOF, f"already at {format_share(roof)} of the roofline"
+            choice = DrillChoice.AT_ROOF
+            reason = f"already at {format_share(roof)} of the roofline"
         elif not selected and kernel.share < MIN_TIME_SHARE:
-            verdict, why = DrillChoice.SMALL, f"below {format_share(MIN_TIME_SHARE)} of kernel time"
+            choice = DrillChoice.SMALL
+            reason = f"below {format_share(MIN_TIME_SHARE)} of kernel time"
         elif remaining > 0:
-            known = (
-                "; roofline unknown"
-                if roof is None
-                else f", at {format_share(roof)} of the roofline"
-            )
-            verdict, why = DrillChoice.CHOSEN, "selected" if selected else f"by time{known}"
+            choice, reason = DrillChoice.CHOSEN, "selected"
+            if not selected and roof is None:
+                reason = "by time; roofline unknown"
+            elif not selected:
+                reason = f"by time, at {format_share(roof)} of the roofline"
             remaining -= 1
         else:
-            verdict, why = DrillChoice.NEXT, f"not in the top {top}"
-        verdicts.append(replace(kernel, verdict=verdict, why=why))
-    return tuple(verdicts)
+            choice, reason = DrillChoice.NEXT, f"not in the top {top}"
+        decided.append(replace(kernel, choice=choice, reason=reason))
+    return tuple(decided)
 
 
 def matching_names(names: pl.Series, pattern: str) -> list[str]:

@@ -71,7 +71,7 @@ class DrillResult:
     @property
     def chosen(self) -> tuple[DrillKernel, ...]:
         """Kernels to measure, the longest first."""
-        return tuple(k for k in self.kernels if k.verdict is DrillChoice.CHOSEN)
+        return tuple(k for k in self.kernels if k.choice is DrillChoice.CHOSEN)
 
     @property
     def missing(self) -> tuple[DrillKernel, ...]:
@@ -147,8 +147,8 @@ class DrillResult:
             "time_ns_per_step": kernel.time_ns / self.steps if self.steps else None,
             "share": kernel.share,
             "roof_share": kernel.roof_share,
-            "verdict": kernel.verdict.value,
-            "why": kernel.why,
+            "verdict": kernel.choice.value,
+            "why": kernel.reason,
             "measured": None if measured is None else measured.launches,
             "measured_other_shapes": None if measured is None else measured.other_shapes,
         }
@@ -285,9 +285,9 @@ def kernel_table(drill: DrillResult, *, max_later: int | None = None) -> TableRe
     `max_later` limits those that only come after the chosen ones.
     """
     kernels = [
-        k for k in drill.kernels if k.verdict is DrillChoice.CHOSEN or k.share >= MIN_TIME_SHARE
+        k for k in drill.kernels if k.choice is DrillChoice.CHOSEN or k.share >= MIN_TIME_SHARE
     ]
-    later = [k for k in kernels if k.verdict is DrillChoice.NEXT][max_later:] if max_later else []
+    later = [k for k in kernels if k.choice is DrillChoice.NEXT][max_later:] if max_later else []
     hidden = {k.group for k in later}
     planned = (drill.plan.hits if drill.plan is not None else None) or {}
     steps = max(1, drill.steps)
@@ -295,7 +295,7 @@ def kernel_table(drill: DrillResult, *, max_later: int | None = None) -> TableRe
     for kernel in kernels:
         measured = drill.measured_of(kernel)
         row = {
-            "verdict": "yes" if kernel.verdict is DrillChoice.CHOSEN else kernel.verdict.value,
+            "verdict": "yes" if kernel.choice is DrillChoice.CHOSEN else kernel.choice.value,
             "share": kernel.share,
             "time_ns": kernel.time_ns / steps,
             "launches": kernel.launches / steps,
@@ -305,7 +305,7 @@ def kernel_table(drill: DrillResult, *, max_later: int | None = None) -> TableRe
             "grid": _shape(kernel.shape[:3]),
             "block": _shape(kernel.shape[3:]),
             "short_name": kernel.short_name,
-            "why": kernel.why,
+            "why": kernel.reason,
             "function": kernel.function,
             "name": kernel.name,
         }

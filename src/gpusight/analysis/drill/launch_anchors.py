@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.analysis.launch_index import of_process
 from gpusight.analysis.steps.step_list import TraceStep, called
 from gpusight.recording.inside.step_loop import STEP
 from gpusight.recording.ncu_command import either_kind, include_filter
@@ -133,8 +134,8 @@ def _capture_begins(trace: Trace, process: int | None) -> LaunchAnchor | None:
     """
     if not trace.has("api_calls"):
         return None
-    calls = _of_process(trace.table("api_calls", ["start_ns", "name", "process"]), process)
-    kernels = _of_process(trace.table("kernels", ["start_ns", "process"]), process)
+    calls = of_process(trace.table("api_calls", ["start_ns", "name", "process"]), process)
+    kernels = of_process(trace.table("kernels", ["start_ns", "process"]), process)
     if calls.is_empty() or kernels.is_empty():
         return None
     if str(calls["name"][0]) in _PROFILER_START:
@@ -142,12 +143,6 @@ def _capture_begins(trace: Trace, process: int | None) -> LaunchAnchor | None:
     is_first = pl.col("name").cast(pl.String).is_in(_FIRST_CALLS)
     before = calls.filter(is_first, pl.col("start_ns") < kernels["start_ns"].min())
     return LaunchAnchor.PROGRAM if before.height else None
-
-
-def _of_process(frame: pl.DataFrame, process: int | None) -> pl.DataFrame:
-    if process is None:
-        return frame
-    return frame.filter((pl.col("process") == process) | pl.col("process").is_null())
 
 
 # Ranges -------------------------------------------------------------------------------------------
@@ -283,6 +278,6 @@ def _optimizer_ends(picked: DrillSelection) -> list[int]:
         return []
     ranges = picked.trace.table("ranges", ["start_ns", "end_ns", "name", "process"])
     ranges = ranges.filter(pl.col("name").cast(pl.String).str.starts_with(_OPTIMIZER))
-    ranges = _of_process(ranges, picked.process)
+    ranges = of_process(ranges, picked.process)
     first = ranges.filter(pl.col("name") == pl.col("name").first())
     return first["end_ns"].sort().to_list()

@@ -422,7 +422,7 @@ def plan_totals(kernels: Sequence[DrillKernel]) -> LaunchPlan | None:
     """
     runs, shared = [], []
     for kernel in kernels:
-        if kernel.verdict is not DrillChoice.CHOSEN:
+        if kernel.choice is not DrillChoice.CHOSEN:
             continue
         prefix = kernel.function.removesuffix(CUT)
         is_cut = prefix != kernel.function

@@ -89,7 +89,7 @@ def _join_launches(scope: ResolvedSelection, report: Trace) -> JoinedLaunches:
         (pl.col("end_ns") - pl.col("start_ns")).alias("time_ns"),
         matched.keys.left.alias("key"),
         matched.keys.left_name.alias("kernel"),
-        matched.left_why.alias("why"),
+        matched.left_reason.alias("why"),
         pl.Series("exact", matched.in_sequence),
         pl.Series("row", matched.right),
     )
@@ -101,7 +101,7 @@ def _join_launches(scope: ResolvedSelection, report: Trace) -> JoinedLaunches:
         DURATION,
         matched.keys.right.alias("key"),
         matched.keys.right_name.alias("kernel"),
-        matched.right_why.alias("why"),
+        matched.right_reason.alias("why"),
     )
     timeline = left.join(details, on="row", how="left", maintain_order="left").drop("row")
     return JoinedLaunches(timeline, right, matched)

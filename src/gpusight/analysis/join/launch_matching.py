@@ -85,9 +85,11 @@ def _common_names(
     ]
     # Names that only agree without their namespaces go without them.
     first, second = (set(side) for side in names)
-    unmatched = [{n: _SCOPE.sub("", n) for n in own} for own in (first - second, second - first)]
+    unmatched = [
+        {name: _SCOPE.sub("", name) for name in own} for own in (first - second, second - first)
+    ]
     common = set(unmatched[0].values()) & set(unmatched[1].values())
-    unscoped = {n: short for own in unmatched for n, short in own.items() if short in common}
+    unscoped = {name: short for own in unmatched for name, short in own.items() if short in common}
     names = [[unscoped.get(name, name) for name in side] for side in names]
     by_function = _shared_functions([set(side) for side in names])
     numbers: dict[str, int] = {}
@@ -135,7 +137,7 @@ def _shared_spellings(left: _Names, right: _Names) -> dict[str, str]:
     spelling: dict[str, str] = {}
     for side in (left, right):
         for written, demangled in zip(side.written, side.demangled, strict=True):
-            shared = next((n for n in (written, demangled) if n in known), None)
+            shared = next((name for name in (written, demangled) if name in known), None)
             if shared is not None:
                 spelling.setdefault(written, spelling.get(shared, shared))
                 spelling.setdefault(demangled, spelling[written])
@@ -167,7 +169,7 @@ def _shared_functions(sides: list[set[str]]) -> dict[str, str]:
 
 ORDER = ("process", "correlation", "start_ns")
 """Columns of a timeline that give the launch order of its kernels."""
-NO_NAME, NO_SHAPE, NO_PLACE = "name", "shape", "place"
+NO_NAME, NO_SHAPE, NOT_IN_ORDER = "name", "shape", "place"
 """Why a launch has no partner: no launch of its name, none of its grid and block, none left at its
 place in the order."""
 _MAX_COMPARED_PAIRS = 25_000_000
@@ -185,9 +187,9 @@ class LaunchMatch:
     """Their partners."""
     left_only: Rows
     right_only: Rows
-    left_why: tuple[str, ...]
+    left_reason: tuple[str, ...]
     """For each of `left_only`: `name`, `shape` or `place`."""
-    right_why: tuple[str, ...]
+    right_reason: tuple[str, ...]
     keys: KernelKeys
     in_order: bool
     """Whether rows rise on both sides; else partners are the n-th launches of their kernel."""
@@ -206,12 +208,12 @@ class LaunchCover:
     """Row of the measured launch, -1 for none, for each row of the timeline."""
     in_sequence: Flags
     """Whether it was found as part of the whole sequence of measured launches."""
-    left_why: pl.Series
+    left_reason: pl.Series
     """For each row of the timeline: why it has none; empty where it has one."""
-    right_why: pl.Series
+    right_reason: pl.Series
     """For each measured launch: why it represents none; empty where it does."""
     keys: KernelKeys
-    runs: int
+    occurrences: int
     """How often the whole sequence of measured launches occurs in the timeline, without overlap."""
 
 
@@ -232,20 +234,20 @@ def match(left: pl.DataFrame, right: pl.DataFrame) -> LaunchMatch:
     the longest common sequence is paired, so that nothing shifts.
     """
     keys = launch_keys(left, right)
-    a, b = keys.left.to_numpy(), keys.right.to_numpy()
-    aligned = _aligned(a, b)
-    left_rows, right_rows = _nth(a, b) if aligned is None else aligned
-    left_only = np.setdiff1d(np.arange(len(a)), left_rows)
-    right_only = np.setdiff1d(np.arange(len(b)), right_rows)
-    left_why = _why(keys.left, keys.left_name, keys.right, keys.right_name)
-    right_why = _why(keys.right, keys.right_name, keys.left, keys.left_name)
+    left_keys, right_keys = keys.left.to_numpy(), keys.right.to_numpy()
+    aligned = _align(left_keys, right_keys)
+    left_rows, right_rows = _pair_by_ordinal(left_keys, right_keys) if aligned is None else aligned
+    left_only = np.setdiff1d(np.arange(len(left_keys)), left_rows)
+    right_only = np.setdiff1d(np.arange(len(right_keys)), right_rows)
+    left_reason = _reasons(keys.left, keys.left_name, keys.right, keys.right_name)
+    right_reason = _reasons(keys.right, keys.right_name, keys.left, keys.left_name)
     return LaunchMatch(
         left_rows,
         right_rows,
         left_only,
         right_only,
-        tuple(why or NO_PLACE for why in left_why.gather(left_only)),
-        tuple(why or NO_PLACE for why in right_why.gather(right_only)),
+        tuple(reason or NOT_IN_ORDER for reason in left_reason.gather(left_only)),
+        tuple(reason or NOT_IN_ORDER for reason in right_reason.gather(right_only)),
         keys,
         in_order=aligned is not None,
     )
@@ -259,24 +261,26 @@ def cover(left: pl.DataFrame, right: pl.DataFrame) -> LaunchCover:
     last, as steps repeat.
     """
     keys = launch_keys(left, right)
-    a, b = keys.left.to_numpy(), keys.right.to_numpy()
-    right_row = _nth_around(a, b)
-    in_sequence = np.zeros(len(a), dtype=np.bool_)
-    starts = _occurrences(a, b)
+    left_keys, right_keys = keys.left.to_numpy(), keys.right.to_numpy()
+    right_row = _pair_by_ordinal_repeating(left_keys, right_keys)
+    in_sequence = np.zeros(len(left_keys), dtype=np.bool_)
+    starts = _occurrences(left_keys, right_keys)
     for start in starts:
-        right_row[start : start + len(b)] = np.arange(len(b))
-        in_sequence[start : start + len(b)] = True
+        right_row[start : start + len(right_keys)] = np.arange(len(right_keys))
+        in_sequence[start : start + len(right_keys)] = True
     return LaunchCover(
         right_row,
         in_sequence,
-        _why(keys.left, keys.left_name, keys.right, keys.right_name),
-        _why(keys.right, keys.right_name, keys.left, keys.left_name),
+        _reasons(keys.left, keys.left_name, keys.right, keys.right_name),
+        _reasons(keys.right, keys.right_name, keys.left, keys.left_name),
         keys,
         len(starts),
     )
 
 
-def _why(key: pl.Series, name: pl.Series, other_key: pl.Series, other_name: pl.Series) -> pl.Series:
+def _reasons(
+    key: pl.Series, name: pl.Series, other_key: pl.Series, other_name: pl.Series
+) -> pl.Series:
     """Return for each launch why the other side has none like it; empty where it has one."""
     frame = pl.DataFrame({"key": key, "name": name}).select(
         pl.when(pl.col("key").is_in(other_key.unique().implode()))
@@ -289,40 +293,45 @@ def _why(key: pl.Series, name: pl.Series, other_key: pl.Series, other_name: pl.S
     return frame["why"]
 
 
-def _aligned(a: Rows, b: Rows) -> tuple[Rows, Rows] | None:
+def _align(left_keys: Rows, right_keys: Rows) -> tuple[Rows, Rows] | None:
     """Pair as many launches as possible without crossing; None where that would take too long.
 
     What agrees at the start and at the end stays together.
     """
-    n = min(len(a), len(b))
-    differs = np.flatnonzero(a[:n] != b[:n])
-    head = int(differs[0]) if len(differs) else n
-    differs = np.flatnonzero(a[::-1][: n - head] != b[::-1][: n - head])
-    tail = int(differs[0]) if len(differs) else n - head
-    a_end, b_end = len(a) - tail, len(b) - tail
-    if (a_end - head) * (b_end - head) > _MAX_COMPARED_PAIRS:
+    shorter = min(len(left_keys), len(right_keys))
+    differences = np.flatnonzero(left_keys[:shorter] != right_keys[:shorter])
+    head = int(differences[0]) if len(differences) else shorter
+    differences = np.flatnonzero(
+        left_keys[::-1][: shorter - head] != right_keys[::-1][: shorter - head]
+    )
+    tail = int(differences[0]) if len(differences) else shorter - head
+    left_end, right_end = len(left_keys) - tail, len(right_keys) - tail
+    if (left_end - head) * (right_end - head) > _MAX_COMPARED_PAIRS:
         return None
-    inner_a, inner_b = _longest_common(a[head:a_end], b[head:b_end])
+    inner_left, inner_right = _longest_common(left_keys[head:left_end], right_keys[head:right_end])
     return (
-        np.concatenate([np.arange(head), inner_a + head, np.arange(a_end, len(a))]),
-        np.concatenate([np.arange(head), inner_b + head, np.arange(b_end, len(b))]),
+        np.concatenate([np.arange(head), inner_left + head, np.arange(left_end, len(left_keys))]),
+        np.concatenate(
+            [np.arange(head), inner_right + head, np.arange(right_end, len(right_keys))]
+        ),
     )
 
 
-def _longest_common(a: Rows, b: Rows) -> tuple[Rows, Rows]:
+def _longest_common(left_keys: Rows, right_keys: Rows) -> tuple[Rows, Rows]:
     """Find the longest common subsequence: the rows on either side."""
-    if len(a) > len(b):  # few and long rows are faster
-        right, left = _longest_common(b, a)
+    if len(left_keys) > len(right_keys):  # few and long rows are faster
+        right, left = _longest_common(right_keys, left_keys)
         return left, right
-    # lengths[i, j] is that of the first i of `a` and the first j of `b`; a row at a time.
-    lengths = np.zeros((len(a) + 1, len(b) + 1), dtype=np.uint16)
-    for i, key in enumerate(a):
-        best = np.maximum(lengths[i, 1:], lengths[i, :-1] + (b == key))
+    # lengths[i, j] is that of the first i left and the first j right keys; a row at a time.
+    # The shorter side of `_MAX_COMPARED_PAIRS` pairs has at most 5,000 launches: uint16 holds them.
+    lengths = np.zeros((len(left_keys) + 1, len(right_keys) + 1), dtype=np.uint16)
+    for i, key in enumerate(left_keys):
+        best = np.maximum(lengths[i, 1:], lengths[i, :-1] + (right_keys == key))
         np.maximum.accumulate(best, out=lengths[i + 1, 1:])
-    i, j = len(a), len(b)
+    i, j = len(left_keys), len(right_keys)
     pairs: list[tuple[int, int]] = []
     while i and j:
-        if a[i - 1] == b[j - 1]:
+        if left_keys[i - 1] == right_keys[j - 1]:
             i, j = i - 1, j - 1
             pairs.append((i, j))
         elif lengths[i - 1, j] >= lengths[i, j - 1]:
@@ -333,17 +342,19 @@ def _longest_common(a: Rows, b: Rows) -> tuple[Rows, Rows]:
     return rows[:, 0], rows[:, 1]
 
 
-def _nth(a: Rows, b: Rows) -> tuple[Rows, Rows]:
+def _pair_by_ordinal(left_keys: Rows, right_keys: Rows) -> tuple[Rows, Rows]:
     """Pair the n-th launch of each kernel on one side with the n-th on the other."""
-    both = _ordinals(a).join(_ordinals(b), on=["key", "nth"], maintain_order="left")
+    both = _ordinals(left_keys).join(
+        _ordinals(right_keys), on=["key", "nth"], maintain_order="left"
+    )
     return both["row"].to_numpy(), both["row_right"].to_numpy()
 
 
-def _nth_around(a: Rows, b: Rows) -> Rows:
-    """Return for each launch of `a` the n-th of its kernel in `b`, starting again at the end."""
-    right = _ordinals(b)
+def _pair_by_ordinal_repeating(left_keys: Rows, right_keys: Rows) -> Rows:
+    """Return for each left launch the n-th right one of its kernel, starting again at the end."""
+    right = _ordinals(right_keys)
     counts = right.group_by("key").len("count")
-    left = _ordinals(a).join(counts, on="key", how="left", maintain_order="left")
+    left = _ordinals(left_keys).join(counts, on="key", how="left", maintain_order="left")
     left = left.with_columns(pl.col("nth") % pl.col("count"))
     partner = left.join(right, on=["key", "nth"], how="left", maintain_order="left")["row_right"]
     return partner.fill_null(-1).to_numpy().astype(np.int64)
@@ -358,18 +369,27 @@ def _ordinals(keys: Rows) -> pl.DataFrame:
     )
 
 
-def _occurrences(a: Rows, b: Rows) -> list[int]:
-    """Find where `b` occurs in `a`, without overlap, by a rolling hash."""
-    n, m = len(a), len(b)
-    if m == 0 or m > n:
+def _occurrences(left_keys: Rows, right_keys: Rows) -> list[int]:
+    """Find where the right keys occur in the left ones, without overlap, by a rolling hash."""
+    left_length, right_length = len(left_keys), len(right_keys)
+    if right_length == 0 or right_length > left_length:
         return []
-    powers = np.cumprod(np.concatenate([[np.uint64(1)], np.full(n, _HASH_BASE)]), dtype=np.uint64)
-    sums = np.concatenate([[np.uint64(0)], np.cumsum(a.astype(np.uint64) * powers[:n])])
-    wanted = np.sum(b.astype(np.uint64) * powers[:m], dtype=np.uint64)
-    # Hashes wrap around alike for `a` and `b`; equal ones are compared in full.
-    candidates = np.flatnonzero(sums[m:] - sums[: n - m + 1] == wanted * powers[: n - m + 1])
+    powers = np.cumprod(
+        np.concatenate([[np.uint64(1)], np.full(left_length, _HASH_BASE)]), dtype=np.uint64
+    )
+    sums = np.concatenate(
+        [[np.uint64(0)], np.cumsum(left_keys.astype(np.uint64) * powers[:left_length])]
+    )
+    wanted = np.sum(right_keys.astype(np.uint64) * powers[:right_length], dtype=np.uint64)
+    # Hashes wrap around alike on both sides; equal ones are compared in full.
+    candidates = np.flatnonzero(
+        sums[right_length:] - sums[: left_length - right_length + 1]
+        == wanted * powers[: left_length - right_length + 1]
+    )
     starts: list[int] = []
     for start in candidates.tolist():
-        if (not starts or start >= starts[-1] + m) and np.array_equal(a[start : start + m], b):
+        if (not starts or start >= starts[-1] + right_length) and np.array_equal(
+            left_keys[start : start + right_length], right_keys
+        ):
             starts.append(start)
     return starts

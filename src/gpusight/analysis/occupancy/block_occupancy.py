@@ -13,9 +13,16 @@ import polars as pl
 from gpusight.analysis.aggregates import schema_of
 from gpusight.errors import UsageError
 from gpusight.hardware.gpu_lookup import find_gpu, unknown_gpu
-from gpusight.hardware.sm_limits import SM_LIMITS, BlockShape, Occupancy, occupancy, whole_carve_out
+from gpusight.hardware.sm_limits import (
+    SM_LIMITS,
+    BlockShape,
+    Occupancy,
+    occupancy,
+    round_up,
+    whole_carve_out,
+)
 from gpusight.results import Composite, Fact, Field, Fmt, TableResult
-from gpusight.units import format_share
+from gpusight.units import format_share, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,23 +50,26 @@ class OccupancyStep:
 class OccupancyChange:
     """A change of what a block requests, and the occupancy that follows."""
 
-    moves: tuple[tuple[str, int, int], ...]
+    requests: tuple[tuple[str, int, int], ...]
     """What to change (`block`, `registers`, `shared` memory), from which value to which."""
     share: float
 
     @property
     def text(self) -> str:
         """Short enough for a column: `registers 168 -> 128`."""
-        if len(self.moves) > 1:
-            return ", ".join(f"{knob} {new}{_UNITS[knob]}" for knob, _, new in self.moves)
+        if len(self.requests) > 1:
+            return ", ".join(
+                f"{resource} {new}{_UNITS[resource]}" for resource, _, new in self.requests
+            )
         return ", ".join(
-            f"{knob} {old:,} -> {new:,}{_UNITS[knob]}" for knob, old, new in self.moves
+            f"{resource} {old:,} -> {new:,}{_UNITS[resource]}"
+            for resource, old, new in self.requests
         )
 
     @property
     def distance(self) -> float:
         """How far the values move, as the logarithm of their ratio."""
-        return sum(abs(math.log(new / old)) for _, old, new in self.moves)
+        return sum(abs(math.log(new / old)) for _, old, new in self.requests)
 
 
 def block_sizes(limits: SmLimits, shape: BlockShape) -> list[OccupancyStep]:
@@ -112,9 +122,11 @@ def changes(limits: SmLimits, shape: BlockShape) -> tuple[OccupancyChange, ...]:
     singles = [
         _block_change(limits, shape, now),
         *(
-            OccupancyChange(((knob, _requested(shape, knob), step.value),), step.occupancy.share)
-            for knob in (REGISTER_CHANGE, SHARED_MEMORY_CHANGE)
-            for step in reductions(limits, shape, knob)[:1]
+            OccupancyChange(
+                ((resource, _requested(shape, resource), step.value),), step.occupancy.share
+            )
+            for resource in (REGISTER_CHANGE, SHARED_MEMORY_CHANGE)
+            for step in reductions(limits, shape, resource)[:1]
         ),
     ]
     raising = [change for change in singles if change is not None] or _joint(limits, shape, now)
@@ -135,35 +147,35 @@ def _block_change(limits: SmLimits, shape: BlockShape, now: Occupancy) -> Occupa
     return OccupancyChange(((BLOCK_SIZE_CHANGE, shape.block_threads, best.value),), most)
 
 
-def reductions(limits: SmLimits, shape: BlockShape, knob: str) -> list[OccupancyStep]:
+def reductions(limits: SmLimits, shape: BlockShape, resource: str) -> list[OccupancyStep]:
     """List the registers or shared memory with which more warps fit, the nearest value first."""
     now = occupancy(limits, whole_carve_out(shape))
-    steps = (register_steps if knob == REGISTER_CHANGE else shared_steps)(limits, shape)
-    current = _requested(shape, knob)
+    steps = (register_steps if resource == REGISTER_CHANGE else shared_steps)(limits, shape)
+    current = _requested(shape, resource)
     return [s for s in steps if 0 < s.value < current and s.occupancy.share > now.share]
 
 
 def furthest_reduction(
-    limits: SmLimits, shape: BlockShape, knob: str, max_blocks: int | None = None
+    limits: SmLimits, shape: BlockShape, resource: str, max_blocks: int | None = None
 ) -> OccupancyChange | None:
     """Return the reduction that the rules of `diagnose` assume; None where it is the nearest.
 
     It lets in so many times the warps, or `max_blocks`, all that the grid has for each SM.
     """
     now = occupancy(limits, whole_carve_out(shape))
-    most = now.warps * (MAX_REGISTER_GAIN if knob == REGISTER_CHANGE else MAX_SHARED_GAIN)
+    most = now.warps * (MAX_REGISTER_GAIN if resource == REGISTER_CHANGE else MAX_SHARED_GAIN)
     if max_blocks is not None:
         most = min(most, max(now.blocks, max_blocks) * now.warps_per_block)
-    steps = reductions(limits, shape, knob)
+    steps = reductions(limits, shape, resource)
     enough = next((s for s in steps if s.occupancy.warps >= min(most, limits.max_warps)), None)
     if enough is None or enough is steps[0]:
         return None
-    move = (knob, _requested(shape, knob), enough.value)
-    return OccupancyChange((move,), enough.occupancy.share)
+    request = (resource, _requested(shape, resource), enough.value)
+    return OccupancyChange((request,), enough.occupancy.share)
 
 
-def _requested(shape: BlockShape, knob: str) -> int:
-    return (shape.registers if knob == REGISTER_CHANGE else shape.shared_bytes) or 0
+def _requested(shape: BlockShape, resource: str) -> int:
+    return (shape.registers if resource == REGISTER_CHANGE else shape.shared_bytes) or 0
 
 
 def _joint(limits: SmLimits, shape: BlockShape, now: Occupancy) -> list[OccupancyChange]:
@@ -188,11 +200,11 @@ def _joint(limits: SmLimits, shape: BlockShape, now: Occupancy) -> list[Occupanc
     then = occupancy(limits, moved)
     if then.share <= now.share:
         return []
-    moves = (
+    requests = (
         (REGISTER_CHANGE, shape.registers, moved.registers or 0),
         (SHARED_MEMORY_CHANGE, shape.shared_bytes, moved.shared_bytes),
     )
-    return [OccupancyChange(tuple(m for m in moves if m[1] != m[2]), then.share)]
+    return [OccupancyChange(tuple(r for r in requests if r[1] != r[2]), then.share)]
 
 
 def _where_limits_change(steps: Iterable[OccupancyStep]) -> list[OccupancyStep]:
@@ -217,22 +229,23 @@ LIMIT_FIELDS = (
     Field("blocks", "Blocks", Fmt.COUNT, "Max. resident blocks by this limit alone"),
     Field("limiting", "Limits", Fmt.FLAG, "Whether it is a limiter"),
 )
-_STEP = (
+_STEP_FIELDS = (
     Field("blocks", "Blocks", Fmt.COUNT, "Max. resident blocks per SM"),
     Field("warps", "Warps", Fmt.COUNT, "Max. resident warps per SM"),
     Field("theoretical", "Occupancy", Fmt.SHARE, "Theoretical occupancy"),
     Field("limiters", "Limited by", Fmt.TEXT, "Limiter of the resident blocks"),
     Field("current", "Now", Fmt.FLAG, "Whether it is the kernel's value"),
 )
-BLOCK_FIELDS = (Field("block_threads", "Block", Fmt.COUNT, "Threads per block"), *_STEP)
+BLOCK_FIELDS = (Field("block_threads", "Block", Fmt.COUNT, "Threads per block"), *_STEP_FIELDS)
 REGISTER_FIELDS = (
     Field("registers", "Registers up to", Fmt.COUNT, "Max. registers per thread"),
-    *_STEP,
+    *_STEP_FIELDS,
 )
 SHARED_FIELDS = (
     Field("shared_bytes", "Shared up to", Fmt.BYTES, "Max. shared memory per block"),
-    *_STEP,
+    *_STEP_FIELDS,
 )
+MAX_BARRIERS_PER_BLOCK = 16
 _USUAL_SIZES = (32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 896, 1024)
 
 
@@ -254,7 +267,7 @@ def detail(limits: SmLimits, shape: BlockShape, now: Occupancy) -> tuple[TableRe
         "shared_memory": (now.shared_allocated_bytes, carve_out, "bytes"),
         "barriers": (shape.barriers or 0, limits.barriers_per_sm, "barriers"),
     }
-    uses = (
+    limit_rows = (
         (
             _LIMIT_WORDS[name],
             *of_block_and_sm[name],
@@ -263,13 +276,13 @@ def detail(limits: SmLimits, shape: BlockShape, now: Occupancy) -> tuple[TableRe
         )
         for name, blocks in now.by_limit.items()
     )
-    current_size = -(-shape.block_threads // limits.warp_size) * limits.warp_size
+    current_size = round_up(shape.block_threads, limits.warp_size)
     sizes = (_row(step, step.value == current_size) for step in block_sizes(limits, shape))
     free = occupancy(limits, whole_carve_out(shape))
     registers = _levels(register_steps(limits, shape), shape.registers, free)
     shared = _levels(shared_steps(limits, shape), shape.shared_bytes, free)
     tables = (
-        _table("limits", "Limits", LIMIT_FIELDS, uses),
+        _table("limits", "Limits", LIMIT_FIELDS, limit_rows),
         _table("block_sizes", "Other block sizes", BLOCK_FIELDS, sizes),
         _table("registers", "Registers per thread", REGISTER_FIELDS, registers),
         _table("shared_memory", "Shared memory per block", SHARED_FIELDS, shared),
@@ -385,30 +398,17 @@ def occupancy_of(
             f"the kernel cannot be launched on {_title(gpu, limits)}",
             why="; ".join(result.refusals),
         )
-    notes = [*_block_notes(limits, shape, result)]
+    notes = list(_block_notes(limits, shape, result))
     if shared_bytes > limits.shared_per_block_bytes:
         notes.append(
             f"more than {limits.shared_per_block_bytes} bytes of shared memory per block must be "
             "dynamic, and enabled with cudaFuncSetAttribute"
         )
-    ways = changes(limits, shape)
-    values = {
-        "gpu": _title(gpu, limits),
-        "theoretical": result.share,
-        "blocks": result.blocks,
-        "warps": result.warps,
-        "limited_by": limited_by(result),
-        "change": f"{ways[0].text}: {format_share(ways[0].share)}" if ways else None,
-        "registers_allocated": result.registers_allocated,
-        "shared_allocated_bytes": result.shared_allocated_bytes,
-        "carve_out_bytes": result.carve_out_bytes,
-    }
-    facts = (replace(fact, value=values[fact.key]) for fact in CALCULATOR_FACTS)
     return Composite(
         "occupancy",
-        f"Occupancy of blocks of {_many(block, 'thread')} with {_many(registers, 'register')} and "
-        f"{shared_bytes:,} B shared memory",
-        tuple(fact for fact in facts if fact.value is not None),
+        f"Occupancy of blocks of {block} {plural('thread', block)} with {registers} "
+        f"{plural('register', registers)} and {shared_bytes:,} B shared memory",
+        _calculator_facts(gpu, limits, shape, result),
         detail(limits, shape, result),
         meta={
             "block_threads": block,
@@ -418,6 +418,25 @@ def occupancy_of(
         },
         notes=tuple(notes),
     )
+
+
+def _calculator_facts(
+    gpu: str, limits: SmLimits, shape: BlockShape, result: Occupancy
+) -> tuple[Fact, ...]:
+    best = next(iter(changes(limits, shape)), None)
+    values = {
+        "gpu": _title(gpu, limits),
+        "theoretical": result.share,
+        "blocks": result.blocks,
+        "warps": result.warps,
+        "limited_by": limited_by(result),
+        "change": f"{best.text}: {format_share(best.share)}" if best else None,
+        "registers_allocated": result.registers_allocated,
+        "shared_allocated_bytes": result.shared_allocated_bytes,
+        "carve_out_bytes": result.carve_out_bytes,
+    }
+    facts = (replace(fact, value=values[fact.key]) for fact in CALCULATOR_FACTS)
+    return tuple(fact for fact in facts if fact.value is not None)
 
 
 def _block_notes(limits: SmLimits, shape: BlockShape, result: Occupancy) -> Iterator[str]:
@@ -433,10 +452,9 @@ def _block_notes(limits: SmLimits, shape: BlockShape, result: Occupancy) -> Iter
         )
     empty = limits.max_warps - result.warps
     if empty and "warps" in result.limiters:
-        blocks = "1 block" if result.blocks == 1 else f"{result.blocks} blocks"
         yield (
-            f"{blocks} of {result.warps_per_block} warps leave {empty} of {limits.max_warps} warp "
-            "slots empty: too few for another block"
+            f"{result.blocks} {plural('block', result.blocks)} of {result.warps_per_block} warps "
+            f"leave {empty} of {limits.max_warps} warp slots empty: too few for another block"
         )
 
 
@@ -446,17 +464,13 @@ def _check(limits: SmLimits, shape: BlockShape) -> None:
         ("a block", "threads", shape.block_threads, 1, limits.max_threads_per_block),
         ("a thread", "registers", shape.registers, 1, limits.max_registers_per_thread),
         ("a block", "bytes of shared memory", shape.shared_bytes, 0, None),
-        ("a block", "barriers", shape.barriers, 0, 16),
+        ("a block", "barriers", shape.barriers, 0, MAX_BARRIERS_PER_BLOCK),
     )
     for whose, what, value, least, most in requests:
         if value is None or (least <= value and (most is None or value <= most)):
             continue
         allowed = f"from {least}" if most is None else f"from {least} to {most}"
         raise UsageError(f"{whose} cannot have {value} {what}", hint=f"pass a number {allowed}")
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _title(gpu: str, limits: SmLimits) -> str:

@@ -359,12 +359,11 @@ def _advice(
             "name": row["name"],
         }
         block = _block_of(launches, row, other)
-        ways = changes(*block) if block else ()
-        ways = () if kernel_origin(row["name"] or "") else ways
+        options = () if block is None or kernel_origin(row["name"] or "") else changes(*block)
         rows += [
             {**of_kernel, "kind": "change", "advice": change.text, "after": change.share}
-            for way in ways
-            for change in (way, _further(block, way, row))
+            for option in options
+            for change in (option, _further(block, option, row))
             if block and change is not None
         ]
         rows += [{**of_kernel, "kind": "remark", "advice": text} for text in _remarks(row)]
@@ -376,11 +375,11 @@ def _further(
     block: tuple[SmLimits, BlockShape] | None, change: OccupancyChange, row: dict[str, Any]
 ) -> OccupancyChange | None:
     """Go on from a nearest change to what `diagnose` estimates with; None where there is none."""
-    knob = change.moves[0][0]
-    if block is None or len(change.moves) > 1 or row["limiters"] != _LIMITER_OF.get(knob):
+    resource = change.requests[0][0]
+    if block is None or len(change.requests) > 1 or row["limiters"] != _LIMITER_OF.get(resource):
         return None
     per_sm = None if row["waves"] is None else math.ceil(row["waves"] * row["blocks"])
-    return furthest_reduction(*block, knob, per_sm)
+    return furthest_reduction(*block, resource, per_sm)
 
 
 def _details(

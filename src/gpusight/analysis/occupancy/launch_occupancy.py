@@ -373,8 +373,13 @@ def _as_reported(shape: BlockShape, limits: SmLimits | None, reported: int | Non
 
 def _answer(limits: SmLimits, shape: BlockShape) -> dict[str, Any]:
     result = occupancy(limits, shape)
-    ways = changes(limits, shape)
-    nearest = {_FOR_MORE[c.moves[0][0]]: c.moves[0][2] for c in ways if len(c.moves) == 1}
+    options = changes(limits, shape)
+    nearest = {
+        _FOR_MORE[resource]: value
+        for option in options
+        if len(option.requests) == 1
+        for resource, _, value in option.requests
+    }
     return {
         "computed": result.share,
         "blocks": result.blocks,
@@ -382,7 +387,7 @@ def _answer(limits: SmLimits, shape: BlockShape) -> dict[str, Any]:
         **{f"limit_{name}": blocks for name, blocks in result.by_limit.items()},
         "limiters": limited_by(result),
         "refused": "; ".join(result.refusals) or None,
-        "change": ways[0].text if ways else None,
-        "change_theoretical": ways[0].share if ways else None,
+        "change": options[0].text if options else None,
+        "change_theoretical": options[0].share if options else None,
         **nearest,
     }

@@ -315,14 +315,14 @@ def _row_notes(grouped: OrionRows, options: OrionOptions) -> list[str]:
     notes = []
     if options.compat:
         notes.append("SMs and classes are those of the original formulas (--compat)")
-    if grouped.late:
+    if grouped.counted_to_next:
         notes.append(
-            f"{how_many(len(grouped.late))} that finish a convolution count to the next one, as "
-            f"in the scheduler's own files; --helpers {OWN} counts them to theirs"
+            f"{how_many(len(grouped.counted_to_next))} that finish a convolution count to the "
+            f"next one, as in the scheduler's own files; --helpers {OWN} counts them to theirs"
         )
-    if grouped.alone:
+    if grouped.without_convolution:
         notes.append(
-            f"{how_many(len(grouped.alone))} for a convolution, with none after them, keep rows of "
-            "their own; the scheduler may count fewer"
+            f"{how_many(len(grouped.without_convolution))} for a convolution, with none after "
+            "them, keep rows of their own; the scheduler may count fewer"
         )
     return notes

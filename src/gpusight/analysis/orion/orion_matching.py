@@ -14,8 +14,8 @@ from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.join.launch_matching import (
     NEEDS,
     NO_NAME,
-    NO_PLACE,
     NO_SHAPE,
+    NOT_IN_ORDER,
     ORDER,
     LaunchMatch,
     in_launch_order,
@@ -55,7 +55,7 @@ DISAGREEMENT_FIELDS = (
 _WHY = {
     NO_NAME: "no such kernel",
     NO_SHAPE: "other grid or block",
-    NO_PLACE: "not at this position",
+    NOT_IN_ORDER: "not at this position",
 }
 _MIN_COMMON_SHARE = 0.5
 """Share of the launches that two captures of one program have in common."""
@@ -112,11 +112,11 @@ def differences(matched: OrionMatch) -> TableResult | None:
     numbers = matched.launches["launch"].to_list()
     names = matched.launches["name"].to_list()
     rows = []
-    for row, why in zip(pairs.left_only.tolist(), pairs.left_why, strict=True):
+    for row, why in zip(pairs.left_only.tolist(), pairs.left_reason, strict=True):
         beside = _next(pairs.left, pairs.right, row)
         rows.append(((row, 0, numbers[row]), "ncu", numbers[row], names[row], why, beside))
     timeline_names = matched.timeline["name"].cast(pl.String)
-    for row, why in zip(pairs.right_only.tolist(), pairs.right_why, strict=True):
+    for row, why in zip(pairs.right_only.tolist(), pairs.right_reason, strict=True):
         if before <= row < matched.timeline.height - after:
             beside = _next(pairs.right, pairs.left, row)
             number = None if beside is None else numbers[beside]

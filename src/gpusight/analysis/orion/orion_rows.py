@@ -27,6 +27,7 @@ from gpusight.analysis.orion.orion_launches import (
 from gpusight.errors import NotACaptureError
 from gpusight.naming.kernel_names import classify
 from gpusight.results import Composite, Fact, Field, Fmt, TableResult
+from gpusight.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -125,17 +126,19 @@ def role_of(name: str, model_type: str) -> OrionRole:
     return OrionRole.GEMM if classify(name).category == "matmul" else OrionRole.OTHER
 
 
-def prepares(name: str) -> bool:
+def is_prologue(name: str) -> bool:
     """Return whether a helper belongs to the convolution after it."""
     return bool(_BEFORE.search(name[:_MAX_NAME_CHARS]))
 
 
-def finishes(name: str) -> bool:
+def is_epilogue(name: str) -> bool:
     """Return whether a helper belongs to the convolution before it."""
-    return not prepares(name) and bool(_AFTER.search(name[:_MAX_NAME_CHARS]) or adds_up(name))
+    return not is_prologue(name) and bool(
+        _AFTER.search(name[:_MAX_NAME_CHARS]) or is_reduction(name)
+    )
 
 
-def adds_up(name: str) -> bool:
+def is_reduction(name: str) -> bool:
     """Return whether a helper is the second half of the convolution kernel before it."""
     return bool(_SUM.search(name[:_MAX_NAME_CHARS]))
 
@@ -184,9 +187,9 @@ class OrionRows:
     rows: list[OrionRow] = field(default_factory=list)
     left_out: dict[int, str] = field(default_factory=dict)
     """Launches that are in no row, and why."""
-    alone: list[int] = field(default_factory=list)
+    without_convolution: list[int] = field(default_factory=list)
     """Helpers without a convolution, which keep rows of their own."""
-    late: list[int] = field(default_factory=list)
+    counted_to_next: list[int] = field(default_factory=list)
     """Helpers counted to the next convolution though they ran right after one."""
 
 
@@ -231,11 +234,11 @@ class _Grouping:
 
     def _helper(self, at: int) -> None:
         row, name = self._row_before(), self._names[at]
-        if row is not None and row.role is OrionRole.CONVOLUTION and finishes(name):
-            if self._helpers == OWN or adds_up(name):
+        if row is not None and row.role is OrionRole.CONVOLUTION and is_epilogue(name):
+            if self._helpers == OWN or is_reduction(name):
                 row.launches.append(at)
                 return
-            self.result.late.append(at)
+            self.result.counted_to_next.append(at)
         self._pending.append(at)
 
     def _convolution(self, at: int) -> None:
@@ -251,20 +254,26 @@ class _Grouping:
         if role is not OrionRole.GEMM or self._model_type != "vision" or not self._pending:
             return False
         before = self._pending[-1]
-        return before == self._last and prepares(self._names[before])
+        return before == self._last and is_prologue(self._names[before])
 
     def _assign_leftovers(self) -> None:
         """Add helpers that no convolution follows to the one they ran right after, or as rows."""
         owner = {at: row for row in self.result.rows for at in row.launches}
         for at in self._pending:
             row = owner.get(at - 1)
-            if row is not None and row.role is OrionRole.CONVOLUTION and finishes(self._names[at]):
+            if (
+                row is not None
+                and row.role is OrionRole.CONVOLUTION
+                and is_epilogue(self._names[at])
+            ):
                 row.launches.append(at)
                 owner[at] = row
             else:
                 self._add(at, OrionRole.HELPER, [at])
-                self.result.alone.append(at)
-        self.result.late = [at for at in self.result.late if at not in self._pending]
+                self.result.without_convolution.append(at)
+        self.result.counted_to_next = [
+            at for at in self.result.counted_to_next if at not in self._pending
+        ]
 
     def _row_before(self) -> OrionRow | None:
         """Return the row of the launch right before."""
@@ -368,8 +377,9 @@ _FLOAT = re.compile(
 )
 _INT_MAX = 2**31 - 1
 _FLOAT_MAX = 3.4028235e38
-_MAX_SHOWN = 160
-"""Characters of a broken row that are shown."""
+_MAX_ROW_CHARS, _ROW_END_CHARS, _MAX_CELL_CHARS = 160, 57, 40
+"""Characters of a broken row that are shown, at its end, and of a cell."""
+_GAP = " … "
 
 
 def check(text: str, source: str, num_kernels: int | None = None) -> Composite:
@@ -380,11 +390,11 @@ def check(text: str, source: str, num_kernels: int | None = None) -> Composite:
     broken: list[tuple[int, str, str]] = []
     if not has_header:
         problem = "no header: the reader skips the first line, and this kernel with it"
-        broken.append((1, problem, _shortened(lines[0])))
+        broken.append((1, problem, _shorten(lines[0])))
     for number, line in enumerate(lines[1:], start=2):
-        row = _read(line, columns)
+        row = _parse_row(line, columns)
         if isinstance(row, str):
-            broken.append((number, row, _shortened(line)))
+            broken.append((number, row, _shorten(line)))
         else:
             rows.append(row)
     count = len(lines) - has_header
@@ -418,7 +428,7 @@ def _columns(lines: list[str], source: str) -> tuple[int, bool]:
     if header in (known, known[: len(HEADER)]):
         return len(header), True
     for columns in (len(_FULL_HEADER), len(HEADER)):
-        if not isinstance(_read(lines[0], columns), str):
+        if not isinstance(_parse_row(lines[0], columns), str):
             return columns, False
     raise NotACaptureError(
         f"{source} is not a kernel-info file",
@@ -427,16 +437,16 @@ def _columns(lines: list[str], source: str) -> tuple[int, bool]:
     )
 
 
-def _read(line: str, columns: int) -> tuple[int, float] | str:
+def _parse_row(line: str, columns: int) -> tuple[int, float] | str:
     """Return profile and duration of a row, or what is wrong with it."""
     if not line.strip():
         return "empty line"
     cells = line.split(",")
     extra = len(cells) - columns
     if extra > 0 and _problem([cells[0], *cells[extra + 1 :]]) is None:
-        return f"{extra:,} comma{'s' if extra > 1 else ''} in the name"
+        return f"{extra:,} {plural('comma', extra)} in the name"
     if extra:
-        return f"{len(cells):,} field{'s' if len(cells) > 1 else ''}, not {columns}"
+        return f"{len(cells):,} {plural('field', len(cells))}, not {columns}"
     return _problem(cells) or (int(cells[1]), float(cells[4]))
 
 
@@ -449,7 +459,7 @@ def _problem(cells: list[str]) -> str | None:
             readable = _INTEGER.fullmatch(cell) and abs(int(cell)) <= _INT_MAX
         if not readable:
             kind = "number" if name == "Duration" else "whole number"
-            return f"{name} is {cell.strip()[:40]!r}, not a {kind}"
+            return f"{name} is {cell.strip()[:_MAX_CELL_CHARS]!r}, not a {kind}"
     if not cells[0].strip():
         return "no name"
     if int(cells[1]) not in CLASS_NAMES:
@@ -459,8 +469,11 @@ def _problem(cells: list[str]) -> str | None:
     return f"Duration is {float(cells[4]):g}" if float(cells[4]) < 0 else None
 
 
-def _shortened(line: str) -> str:
-    return line if len(line) <= _MAX_SHOWN else f"{line[: _MAX_SHOWN - 60]} … {line[-57:]}"
+def _shorten(line: str) -> str:
+    if len(line) <= _MAX_ROW_CHARS:
+        return line
+    start = line[: _MAX_ROW_CHARS - _ROW_END_CHARS - len(_GAP)]
+    return f"{start}{_GAP}{line[-_ROW_END_CHARS:]}"
 
 
 def _facts(

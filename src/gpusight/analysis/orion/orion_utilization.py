@@ -212,7 +212,7 @@ def _unmeasured(timeline: pl.DataFrame, covered: LaunchCover) -> pl.DataFrame:
         timeline.select(
             pl.col("name").cast(pl.String),
             DURATION,
-            pl.Series("why", [_WHY.get(why) for why in covered.left_why], pl.String),
+            pl.Series("why", [_WHY.get(why) for why in covered.left_reason], pl.String),
         )
         .filter(pl.Series(covered.right < 0))
         .group_by("name", "why")
@@ -224,21 +224,21 @@ def _unmeasured(timeline: pl.DataFrame, covered: LaunchCover) -> pl.DataFrame:
 
 def _notes(timeline: pl.DataFrame, covered: LaunchCover, unmeasured_ns: int) -> list[str]:
     notes = []
-    if covered.runs:
-        times = "once" if covered.runs == 1 else f"{covered.runs:,} times"
+    if covered.occurrences:
+        times = "once" if covered.occurrences == 1 else f"{covered.occurrences:,} times"
         notes.append(f"the whole sequence of the report occurs {times} in the timeline")
     alike = int(((covered.right >= 0) & ~covered.in_sequence).sum())
     if alike:
         notes.append(
             f"{alike:,} of {timeline.height:,} kernels are outside that sequence: a launch of the "
             "same kernel, grid and block stands for each"
-            if covered.runs
+            if covered.occurrences
             else f"the sequences differ: {alike:,} of {timeline.height:,} kernels take the values "
             "of the launch of the same kernel, grid and block in its place"
         )
     if unmeasured_ns:
         notes.append("averages are lower bounds: kernels that were not measured count as zero")
-    absent = sum(bool(why) for why in covered.right_why)
+    absent = sum(bool(why) for why in covered.right_reason)
     if absent:
         notes.append(f"the timeline has nothing like {how_many(absent)} of the report")
     return notes

@@ -23,12 +23,12 @@ from gpusight.analysis.questions.forward_passes import (
     named_ranges,
     outermost,
 )
-from gpusight.analysis.questions.question_program import QuestionAnswer, listed, times
+from gpusight.analysis.questions.question_program import QuestionAnswer, times
 from gpusight.analysis.steps.step_list import shortened
 from gpusight.errors import UsageError
 from gpusight.naming.kernel_names import classify
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
-from gpusight.units import format_count, format_real, format_time
+from gpusight.units import format_count, format_real, format_time, join_words
 
 if TYPE_CHECKING:
     from gpusight.analysis.questions.question_program import QuestionProgram
@@ -106,8 +106,8 @@ def split_attention(program: QuestionProgram) -> AttentionSplit | NotApplicable:
     if len(missing) == len(PARTS):
         reason = "no ranges and no kernels of attention found"
     else:
-        reason = f"no kernels were launched in a range of attention's {listed(missing)}"
-    ranges = listed([repr(_RANGE_NAMES[part]) for part in missing])
+        reason = f"no kernels were launched in a range of attention's {join_words(missing)}"
+    ranges = join_words([repr(_RANGE_NAMES[part]) for part in missing])
     hint = f"{line_for(program.trace, _RANGE_NAMES[missing[0]])} for {ranges}"
     return NotApplicable("attention", reason, hint)
 

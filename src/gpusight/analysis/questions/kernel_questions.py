@@ -13,12 +13,11 @@ from gpusight.analysis.questions.question_program import (
     BACKWARD,
     OPTIMIZER,
     QuestionAnswer,
-    listed,
     times,
 )
 from gpusight.naming.kernel_names import classify, unique_short_names
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
-from gpusight.units import format_share, format_time
+from gpusight.units import format_share, format_time, join_words
 
 if TYPE_CHECKING:
     from gpusight.analysis.questions.question_program import QuestionProgram
@@ -176,7 +175,7 @@ def other_kernels(program: QuestionProgram) -> QuestionAnswer | NotApplicable:
     named = [f"{kernel} ({format_share(part)})" for kernel, part in large.head(_NAMED).iter_rows()]
     total = format_time(float(rest["pass_ns"].sum()))
     text = f"{format_share(share)} of a forward pass's kernel time ({total}) is not matmul"
-    text += f"; most of it goes to {listed(named)}." if named else "."
+    text += f"; most of it goes to {join_words(named)}." if named else "."
     by_category = rest.group_by("category", maintain_order=True).agg(pl.col("share").sum())
     title = "(c) Kernels of a forward pass other than matmuls"
     return QuestionAnswer(
@@ -317,7 +316,7 @@ def _sentence(rows: dict[str, dict[str, Any]]) -> str:
         f" -> {format_share(row['training_share'])}"
         for row in sorted(used, key=_largest, reverse=True)
     ]
-    text = listed(parts) if parts else "all of it is other work"
+    text = join_words(parts) if parts else "all of it is other work"
     return f"Of the kernel time, from inference to training: {text}."
 
 

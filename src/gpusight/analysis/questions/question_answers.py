@@ -12,11 +12,12 @@ from gpusight.analysis.kernel_summary import no_kernels
 from gpusight.analysis.questions.attention_question import attention
 from gpusight.analysis.questions.forward_time import forward_time
 from gpusight.analysis.questions.kernel_questions import other_kernels, shares, top_kernels
-from gpusight.analysis.questions.question_program import QuestionProgram, label_of, listed, program
+from gpusight.analysis.questions.question_program import QuestionProgram, label_of, program
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.errors import UsageError
 from gpusight.pace import AS_RECORDED
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable
+from gpusight.units import join_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -80,7 +81,7 @@ def questions(
         used = [option for option, value in options.items() if value is not None]
         choose = "chooses" if len(used) == 1 else "choose"
         if used:
-            only = f"{listed(used)} {choose} from the first capture only"
+            only = f"{join_words(used)} {choose} from the first capture only"
             compared.append(f"{label_of(compare)}: {only}")
     ask: dict[str, Callable[[], QuestionAnswer | NotApplicable]] = {
         "forward_time": lambda: forward_time(first, timings),

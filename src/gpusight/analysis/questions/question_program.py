@@ -190,11 +190,6 @@ class QuestionAnswer:
     notes: tuple[str, ...] = field(default=())
 
 
-def listed(parts: list[str]) -> str:
-    """Join words: `a`, `a and b`, `a, b and c`."""
-    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else ""
-
-
 def times(count: float) -> str:
     """Format how often something happens: `12 times`, `1.5 times`, `once`."""
     text = f"{count:,.0f}" if float(count).is_integer() else f"{count:,.1f}"

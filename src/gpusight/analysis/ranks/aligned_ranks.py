@@ -109,7 +109,7 @@ class AlignedRanksSource(TraceSource):
 
     def clock_metadata(self) -> dict[str, Any]:
         """Return how times were moved: what was added where each capture begins, and the clocks."""
-        known = {clock.rank: clock.to_dict() for clock in self.job.clocks}
+        known = {clock.rank: clock.document() for clock in self.job.clocks}
         added = []
         for part in self.parts:
             start_ns = min(s.start_ns for s in self.job.digests[part.places[0]].steps)

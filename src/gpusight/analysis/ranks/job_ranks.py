@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,14 @@ from gpusight.analysis.ranks.match_collectives import match_collectives
 from gpusight.analysis.ranks.one_job import MAX_APART_NS, format_apart, one_job, span_of
 from gpusight.analysis.ranks.parallelism import parallelism
 from gpusight.analysis.ranks.rank_clocks import RankClock, rank_clocks
+from gpusight.analysis.ranks.rank_digest import WAITING
 from gpusight.analysis.ranks.rank_identity import ORDER
 from gpusight.analysis.ranks.rank_replay import CollectiveWaits, own_times, waits_of_host
 from gpusight.analysis.ranks.rank_steps import StepTimeline, step_timeline, steps_by_rank
 from gpusight.analysis.ranks.straggler_causes import find_stragglers, noise_ns
 from gpusight.pace import AS_RECORDED
 from gpusight.results import NotApplicable
-from gpusight.units import format_share, natural_key
+from gpusight.units import format_share, natural_key, plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.ranks.rank_digest import RankDigest
     from gpusight.analysis.ranks.rank_replay import OwnTimes
     from gpusight.analysis.ranks.straggler_causes import Straggler
-    from gpusight.trace.intervals import Ints
+    from gpusight.trace.intervals import Flags, Ints
 
 
 COMMAND = "ranks"
@@ -51,6 +52,10 @@ class UnreadRank:
     file: str
     reason: str
     rank: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return plain objects, for JSON."""
+        return {"file": self.file, "rank": self.rank, "reason": self.reason}
 
 
 @dataclass(frozen=True)
@@ -131,18 +136,12 @@ class JobRanks:
             "meta": {**self.meta, "notes": list(self.notes)},
             "ranks": [rank.document() for rank in self.ranks],
             "stragglers": [straggler.document() for straggler in self.stragglers],
-            "steps": [
-                {"step": s.step, "step_ns": s.step_ns, "slowest": s.slowest, "late_ns": s.late_ns}
-                for s in self.steps
-            ],
-            "clocks": [clock.to_dict() for clock in self.clocks],
-            "slowdown": None if self.slowdown is None else self.slowdown.to_dict(),
-            "unread": [
-                {"file": rank.file, "rank": rank.rank, "reason": rank.reason}
-                for rank in self.unread
-            ],
-            "communication": self.communication and self.communication.document(),
-            **(self.balance.document() if self.balance else {"pipeline": None, "experts": []}),
+            "steps": [asdict(step) for step in self.steps],
+            "clocks": [clock.document() for clock in self.clocks],
+            "slowdown": None if self.slowdown is None else self.slowdown.document(),
+            "unread": [rank.document() for rank in self.unread],
+            "communication": None if self.communication is None else self.communication.document(),
+            **(self.balance or Balance(None, ())).document(),
         }
 
 
@@ -217,7 +216,7 @@ def ordered_ranks(
     left_out = [UnreadRank(digest.file, reason, digest.rank) for digest, reason in others]
     digests = sorted(chosen, key=lambda d: (natural_key(d.file), d.place))
     kept: dict[int, RankDigest] = {}
-    for digest in _numbered(digests):
+    for digest in _number_ranks(digests):
         rank = digest.number
         if rank in kept:
             reason = f"rank {rank} again, as in {PurePath(kept[rank].file).name}"
@@ -228,7 +227,7 @@ def ordered_ranks(
     return ordered, left_out
 
 
-def _numbered(digests: Sequence[RankDigest]) -> list[RankDigest]:
+def _number_ranks(digests: Sequence[RankDigest]) -> list[RankDigest]:
     """Give numbers to ranks that have none, in the order of files and processes."""
     files = {digest.file for digest in digests}
     by_order = [d for d in digests if d.rank is None or (d.rank_from == ORDER and len(files) > 1)]
@@ -251,46 +250,47 @@ def _summaries(
 ) -> tuple[RankSummary, ...]:
     matched = waits.matched
     inside = np.array([step is not None for step in matched.step], np.bool_)
-    exposed, every = waits.exposed_wait_ns[inside], waits.wait_ns[inside]
-    missing = [int(found.wait_ns.sum()) for found in own.missing] or [0] * len(digests)
-    caused = np.zeros(len(digests), np.int64)
-    np.add.at(caused, waits.last[inside], exposed.sum(axis=1))
-    stood_in = _host_waits(digests) if waits_of_host(digests) else None
-    if stood_in is not None:
-        caused = stood_in.caused
+    host_waits = _host_waits(digests) if waits_of_host(digests) else None
+    for_missing = [int(found.wait_ns.sum()) for found in own.missing] or [0] * len(digests)
+    exposed = waits.exposed_wait_ns[inside]
+    if host_waits is None:
+        caused = np.zeros(len(digests), np.int64)
+        np.add.at(caused, waits.last[inside], exposed.sum(axis=1))
+        wait_ns = exposed.sum(axis=0) + for_missing
+    else:
+        caused, wait_ns = host_waits.caused, host_waits.wait
+    all_wait_ns = waits.wait_ns[inside].sum(axis=0) + for_missing
     steps = np.array([max(1, len(d.steps)) for d in digests])
-    made = tuple(
+    summaries = tuple(
         _summary(
             digest,
             rank,
-            float(exposed[:, rank].sum() + missing[rank])
-            if stood_in is None
-            else float(stood_in.wait[rank]),
-            float(every[:, rank].sum() + missing[rank]),
-            float(caused[rank]) / float(np.median(steps)),
-            waits,
-            inside,
-            stands_in=stood_in is not None,
+            wait_ns=float(wait_ns[rank]),
+            all_wait_ns=float(all_wait_ns[rank]),
+            caused_ns=float(caused[rank]) / float(np.median(steps)),
+            waits=waits,
+            inside=inside,
+            has_host_waits=host_waits is not None,
         )
         for rank, digest in enumerate(digests)
     )
-    if inside.any() or stood_in is not None:
-        return made
+    if inside.any() or host_waits is not None:
+        return summaries
     return tuple(
-        replace(rank, wait_ns=None, hidden_wait_ns=None, caused_wait_ns=None) for rank in made
+        replace(rank, wait_ns=None, hidden_wait_ns=None, caused_wait_ns=None) for rank in summaries
     )
 
 
 def _summary(
     digest: RankDigest,
     place: int,
+    *,
     wait_ns: float,
-    every_wait_ns: float,
+    all_wait_ns: float,
     caused_ns: float,
     waits: CollectiveWaits,
-    inside: Any,
-    *,
-    stands_in: bool,
+    inside: Flags,
+    has_host_waits: bool,
 ) -> RankSummary:
     count = max(1, len(digest.steps))
     took_part = waits.matched.present[inside, place]
@@ -298,12 +298,12 @@ def _summary(
     for step in digest.steps:
         for cause, ns in step.idle.items():
             idle[cause] = idle.get(cause, 0.0) + ns / count
-    host_wait_ns = sum(step.wait_ns for step in digest.steps) / count if stands_in else 0.0
+    host_wait_ns = sum(step.wait_ns for step in digest.steps) / count if has_host_waits else 0.0
     idle_ns = sum(idle.values()) - host_wait_ns
     collective_ns = sum(step.collective_ns for step in digest.steps) / count + host_wait_ns
     wait_ns = min(wait_ns / count, collective_ns)
     if host_wait_ns:
-        idle.pop("waiting", None)
+        idle.pop(WAITING, None)
     return RankSummary(
         rank=digest.number,
         rank_from=digest.rank_from,
@@ -317,7 +317,7 @@ def _summary(
         copy_ns=sum(step.copy_ns for step in digest.steps) / count,
         transfer_ns=collective_ns - wait_ns,
         wait_ns=wait_ns,
-        hidden_wait_ns=max(0.0, every_wait_ns / count - wait_ns) if not host_wait_ns else 0.0,
+        hidden_wait_ns=max(0.0, all_wait_ns / count - wait_ns) if not host_wait_ns else 0.0,
         idle_ns=idle_ns,
         idle=dict(sorted(idle.items(), key=lambda item: -item[1])),
         caused_wait_ns=caused_ns,
@@ -353,14 +353,14 @@ def _host_waits(digests: Sequence[RankDigest]) -> _HostWaits:
 
 
 def _steps(own: OwnTimes, numbers: Sequence[int]) -> tuple[JobStep, ...]:
-    made = []
+    steps = []
     for place, number in enumerate(own.steps.tolist()):
         segments = own.own_ns[own.step == number]
         slowest = int(segments.sum(axis=0).argmax())
         late_ns = int(own.late_ns[place, slowest])
         length_ns = int(segments.max(axis=1).sum())
-        made.append(JobStep(number, length_ns, numbers[slowest], late_ns))
-    return tuple(made)
+        steps.append(JobStep(number, length_ns, numbers[slowest], late_ns))
+    return tuple(steps)
 
 
 def _clocks(digests: Sequence[RankDigest], matched: MatchedCollectives) -> tuple[RankClock, ...]:
@@ -429,7 +429,7 @@ def _notes(
     waits: CollectiveWaits,
 ) -> list[str]:
     """Return what limits the answer."""
-    notes = [f"not read: {_short(rank)}" for rank in unread[:_MAX_LISTED]]
+    notes = [f"not read: {_short_reason(rank)}" for rank in unread[:_MAX_LISTED]]
     if len(unread) > _MAX_LISTED:
         notes.append(f"not read: {len(unread) - _MAX_LISTED} more files")
     if len(digests) == 1:
@@ -438,7 +438,7 @@ def _notes(
     if missing and len(digests) > 1:
         notes.append(
             f"{len(missing)} of {meta['world_size']} ranks "
-            f"{'are' if len(missing) > 1 else 'is'} missing ({_listed(missing)}): waits for "
+            f"{'are' if len(missing) > 1 else 'is'} missing ({_number_ranges(missing)}): waits for "
             f"{'them' if len(missing) > 1 else 'it'} are known where equal collectives of other "
             "groups show the transfer; else they count as transfer, or for a rank that is here"
         )
@@ -461,7 +461,7 @@ def _reasons(unread: Sequence[UnreadRank]) -> str:
     """List why captures cannot be read, each reason once."""
     files: dict[str, list[str]] = {}
     for rank in unread:
-        files.setdefault(_short(rank).partition(": ")[2], []).append(rank.file)
+        files.setdefault(_short_reason(rank).partition(": ")[2], []).append(rank.file)
     texts = [
         f"{own[0]}{f' and {len(own) - 1} more' if len(own) > 1 else ''}: {reason}"
         for reason, own in files.items()
@@ -469,7 +469,7 @@ def _reasons(unread: Sequence[UnreadRank]) -> str:
     return "; ".join(texts[:_MAX_LISTED])
 
 
-def _short(rank: UnreadRank) -> str:
+def _short_reason(rank: UnreadRank) -> str:
     """Name a file without its folder, and the reason without the file."""
     reason = rank.reason.replace(f"{rank.file} ", "").replace(f"{rank.file}: ", "")
     return f"{PurePath(rank.file).name}: {reason}"
@@ -511,7 +511,7 @@ def _first_step(digest: RankDigest) -> int:
 
 
 def _step_range(digest: RankDigest) -> str:
-    return f"steps {_listed([step.number for step in digest.steps])}"
+    return f"steps {_number_ranges([step.number for step in digest.steps])}"
 
 
 def _time_notes(digests: Sequence[RankDigest]) -> list[str]:
@@ -527,11 +527,11 @@ def _time_notes(digests: Sequence[RankDigest]) -> list[str]:
     if not others:
         return []
     gap = format_apart(max(apart.values()))
-    word = "ranks" if len(others) > 1 else "rank"
-    return [f"{word} {_listed(others)} recorded up to {gap} apart from the others: of another run?"]
+    names = f"{plural('rank', len(others))} {_number_ranges(others)}"
+    return [f"{names} recorded up to {gap} apart from the others: of another run?"]
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _number_ranges(numbers: Sequence[int]) -> str:
     """Write numbers as ranges: `2 to 7, 9`."""
     runs: list[list[int]] = []
     for number in numbers:
@@ -539,5 +539,5 @@ def _listed(numbers: Sequence[int]) -> str:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    texts = [str(a) if a == b else f"{a} to {b}" for a, b in runs]
+    texts = [str(first) if first == last else f"{first} to {last}" for first, last in runs]
     return ", ".join(texts[:_MAX_LISTED]) + (", …" if len(texts) > _MAX_LISTED else "")

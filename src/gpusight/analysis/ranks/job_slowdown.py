@@ -28,6 +28,7 @@ from gpusight.analysis.ranks.job_schedule import (
     is_communication,
 )
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
+from gpusight.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -90,7 +91,7 @@ class JobSlowdown:
     balanced_stages_ns: float = 0.0
     """Mean step time if the compute of a microbatch took equally long on all stages."""
 
-    def to_dict(self) -> dict[str, object]:
+    def document(self) -> dict[str, object]:
         """Return what the key `slowdown` of `gpusight ranks` holds."""
         return {
             "blocking": self.blocking,
@@ -156,14 +157,14 @@ def slowdown_table(slowdown: JobSlowdown) -> TableResult:
         steps = skipped + len(slowdown.steps)
         notes.insert(0, f"{skipped} of {steps} steps have other operations and were left out.")
     return TableResult(
-        "ranks", "Slowdown of the job", FIELDS, frame, meta=slowdown.to_dict(), notes=tuple(notes)
+        "ranks", "Slowdown of the job", FIELDS, frame, meta=slowdown.document(), notes=tuple(notes)
     )
 
 
 def _ranks_text(ranks: tuple[int, ...]) -> str:
     shown = ", ".join(map(str, ranks[:_MAX_ROWS_OF_PART]))
     more = len(ranks) - _MAX_ROWS_OF_PART
-    return f"rank{'s' * (len(ranks) > 1)} {shown}" + (f" and {more} more" if more > 0 else "")
+    return f"{plural('rank', len(ranks))} {shown}" + (f" and {more} more" if more > 0 else "")
 
 
 def job_slowdown(operations: pl.DataFrame) -> JobSlowdown | NotApplicable:

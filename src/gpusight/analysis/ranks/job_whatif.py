@@ -23,7 +23,7 @@ from gpusight.analysis.ranks.rank_replay import CollectiveWaits, own_times
 from gpusight.analysis.ranks.straggler_causes import find_stragglers
 from gpusight.errors import UsageError
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
-from gpusight.units import format_time
+from gpusight.units import format_time, plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -141,16 +141,16 @@ def operations_whatif(operations: pl.DataFrame) -> TableResult | NotApplicable:
     frame = table.frame.with_columns(
         saved_ns=pl.col("alone_ns"), share=pl.col("alone_ns") / step_ns
     )
-    meta = {**table.meta, "slowdown": slowdown.to_dict()}
+    meta = {**table.meta, "slowdown": slowdown.document()}
     return TableResult(table.command, table.title, FIELDS, frame, meta, tuple(notes))
 
 
 def _of_operations(slowdown: JobSlowdown) -> Mapping[str, float]:
     ranks = ", ".join(map(str, slowdown.worst_workers.ranks[:4]))
     more = ", …" if len(slowdown.worst_workers.ranks) > 4 else ""
-    plural = "s" * (len(slowdown.worst_workers.ranks) > 1)
+    noun = plural("rank", len(slowdown.worst_workers.ranks))
     return {
-        f"mean speed: rank{plural} {ranks}{more}": slowdown.worst_workers.fixed_ns,
+        f"mean speed: {noun} {ranks}{more}": slowdown.worst_workers.fixed_ns,
         "mean speed: last stage": slowdown.last_stage.fixed_ns,
         "balanced stages (compute)": slowdown.balanced_stages_ns,
     }

@@ -86,7 +86,7 @@ class RankClock:
             there = own - np.rint(self.offset_at(there)).astype(np.int64)
         return there
 
-    def to_dict(self) -> dict[str, object]:
+    def document(self) -> dict[str, object]:
         """Return an entry of `clocks` in the JSON of `gpusight ranks`; null where unknown."""
         known = bool(np.isfinite(self.offset_ns))
         return {

@@ -42,6 +42,7 @@ FORMAT = "gpusight-rank-digest"
 VERSION = 1
 MAX_KERNELS = 40
 """Kernels of a digest, those with most time."""
+WAITING = IdleCause.WAITING.name.lower()
 SLEEPING = "sleeping"
 """Idle time in which the thread that launches slept: it waited for nothing but time."""
 _MIN_SLEEP_NS = 20_000
@@ -170,7 +171,7 @@ def rank_digests(
         return NotApplicable("ranks", "the capture shows no GPU work", hint)
     corrected = aligned(trace)
     table = collectives(corrected)
-    made: list[RankDigest] = []
+    digests: list[RankDigest] = []
     for place, unit in enumerate(units):
         selection = _selection(unit, len(units))
         chosen = step_window(corrected, selection, steps=steps, window=window, warmup=warmup)
@@ -178,8 +179,8 @@ def rank_digests(
             return chosen
         process = unit.process if len(units) > 1 else None
         accounting = Accounting(corrected, chosen.start_ns, chosen.end_ns, process)
-        made.append(_digest(corrected, table, unit, place, chosen, accounting))
-    return tuple(made)
+        digests.append(_digest(corrected, table, unit, place, chosen, accounting))
+    return tuple(digests)
 
 
 def _selection(unit: RankUnit, units: int) -> Selection:
@@ -361,7 +362,7 @@ def _steps(
         return sums
 
     compute, copy = total(COMPUTE), total(COPY)
-    made = []
+    digests = []
     for place, (number, name) in enumerate(zip(numbers, names, strict=True)):
         idle = {}
         for cause in IdleCause if entries else ():
@@ -371,9 +372,9 @@ def _steps(
         wait_ns = 0
         if waits is not None:
             wait_ns, slept_ns = int(waits[0][place]), int(waits[1][place])
-            idle |= {"waiting": wait_ns, SLEEPING: slept_ns}
+            idle |= {WAITING: wait_ns, SLEEPING: slept_ns}
             idle = {cause: ns for cause, ns in idle.items() if ns > 0}
-        made.append(
+        digests.append(
             StepDigest(
                 number,
                 name,
@@ -387,7 +388,7 @@ def _steps(
                 wait_ns,
             )
         )
-    return tuple(made)
+    return tuple(digests)
 
 
 def _host_waits(
@@ -490,12 +491,12 @@ def encode_digests(digests: Sequence[RankDigest]) -> bytes:
 def decode_digests(data: bytes) -> tuple[RankDigest, ...]:
     """Read digests; raises `ValueError` where it is something else, or of another version."""
     try:
-        made = tuple(
+        digests = tuple(
             msgspec.json.decode(line, type=RankDigest) for line in data.splitlines() if line
         )
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from error
-    for digest in made:
+    for digest in digests:
         if digest.format != FORMAT or digest.version != VERSION:
             raise ValueError(f"{digest.format} version {digest.version} is not {VERSION}")
-    return made
+    return digests

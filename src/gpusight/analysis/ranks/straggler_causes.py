@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpusight.analysis.ranks.rank_digest import WAITING
 from gpusight.results import Evidence
 
 if TYPE_CHECKING:
@@ -286,7 +287,7 @@ def _step_parts(step: StepDigest, *, any_collectives: bool) -> list[tuple[str, i
     idle = [
         (f"idle/{cause}", ns)
         for cause, ns in step.idle.items()
-        if any_collectives or cause != "waiting"  # that stands in for collectives
+        if any_collectives or cause != WAITING  # that stands in for collectives
     ]
     return [("compute", step.compute_ns), ("copy", step.copy_ns), *idle]
 

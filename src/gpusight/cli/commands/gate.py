@@ -254,19 +254,21 @@ def _settings(args: argparse.Namespace) -> GateConfig:
     from gpusight.api import DEFAULT_GATE_LIMIT
     from gpusight.comparison.comparability import check_kinds
     from gpusight.comparison.gate_limits import (
-        NAME,
+        CONFIG_FILE_NAME,
         GateConfig,
         find_config,
-        joined,
+        join_limits,
         load_config,
         read_limit,
     )
 
     path = Path(args.config) if args.config else find_config(Path.cwd())
     if path is None and args.gate:
-        raise UsageError(f"--gate {args.gate} needs settings", hint=f"add --config {NAME}")
+        raise UsageError(
+            f"--gate {args.gate} needs settings", hint=f"add --config {CONFIG_FILE_NAME}"
+        )
     config = GateConfig() if path is None else load_config(path, args.gate)
-    limits = joined(config.limits, map(read_limit, args.max))
+    limits = join_limits(config.limits, map(read_limit, args.max))
     if not any((args.steps, args.window, args.warmup)):
         args.steps = config.steps
     args.within = args.within or config.within

@@ -9,6 +9,7 @@ import polars as pl
 
 from gpusight.readers.protobuf_columns import ByteSpans, MessageBuffer, MessageCursor, text_column
 from gpusight.readers.protobuf_wire import FIXED32, FIXED64, fields
+from gpusight.readers.tables import MAX_DURATION_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 _NAME, _VALUE, _INSTANCES = 1, 2, 3
 _KEY, _INSTANCE_VALUE = 1, 2
 _TEXT, _FLOAT, _DOUBLE, _UINT32, _UINT64 = 1, 2, 3, 4, 5
-_MAX_DURATION_NS = 1e15
-"""Eleven days: a damaged number beyond that is no duration."""
 _BATCH_BYTES = 64 << 20
 """Counters are decoded together up to this size."""
 
@@ -75,9 +74,9 @@ def read_instances(data: memoryview, launches: Sequence[ReportLaunch]) -> pl.Dat
     return pl.concat([pl.DataFrame(schema=empty), *frames])
 
 
-def known_duration(time: pl.Expr) -> pl.Expr:
+def plausible_duration(time: pl.Expr) -> pl.Expr:
     """Keep plausible durations: nothing runs for no time, and rates divide by it."""
-    return pl.when((time > 0) & (time < _MAX_DURATION_NS)).then(time)
+    return pl.when((time > 0) & (time <= MAX_DURATION_NS)).then(time)
 
 
 def _batches(launches: Sequence[ReportLaunch]) -> Iterator[list[ReportLaunch]]:

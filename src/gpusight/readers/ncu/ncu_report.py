@@ -11,10 +11,11 @@ import polars as pl
 
 from gpusight.errors import DamagedCaptureError
 from gpusight.naming.metric_names import canonical, unit_of
+from gpusight.naming.name_parts import demangle_if_mangled
 from gpusight.readers.ncu.counter_values import (
     count_instances,
     has_instances,
-    known_duration,
+    plausible_duration,
     read_counters,
     read_instances,
 )
@@ -28,7 +29,7 @@ from gpusight.readers.ncu.report_messages import (
     rule_rows,
 )
 from gpusight.readers.protobuf_wire import WireError
-from gpusight.readers.tables import as_table, demangle_names, encode_names, file_name
+from gpusight.readers.tables import as_table, encode_names, file_name
 from gpusight.trace.schema import TABLES
 from gpusight.trace.trace import TraceSource
 from gpusight.units import format_count
@@ -169,7 +170,7 @@ class NcuSource(TraceSource):
         frame = pl.DataFrame(rows, infer_schema_length=None)
         if not rows:
             return frame
-        usable = frame.with_columns(known_duration(pl.col("duration_ns")))
+        usable = frame.with_columns(plausible_duration(pl.col("duration_ns")))
         unusable = usable["duration_ns"].null_count() - frame["duration_ns"].null_count()
         self._warn(unusable, "durations of zero, below zero or over 11 days")
         return usable
@@ -186,7 +187,7 @@ class NcuSource(TraceSource):
         return {
             "launch": launch.number,
             "kind": launch.kind,
-            "name": demangle_names(launch.name),
+            "name": demangle_if_mangled(launch.name),
             "base_name": launch.function,
             "mangled_name": launch.mangled,
             "device": _device(known),

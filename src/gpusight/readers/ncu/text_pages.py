@@ -20,14 +20,13 @@ from gpusight.readers.ncu.text_rows import (
     next_record,
     plain_frame,
     record_frame,
-    split_cells,
 )
 from gpusight.readers.ncu.text_tables import (
+    LongTable,
+    SessionTable,
     SourcePage,
-    TurnedTable,
+    TransposedTable,
     WideTable,
-    add_long,
-    add_session,
 )
 from gpusight.readers.tables import NAMELESS
 
@@ -258,7 +257,7 @@ _MESSAGE = re.compile(
     r"==(?P<kind>WARNING|ERROR)==\s*(?P<text>\S.*)|\s{2,}Warning: (?P<about>.*\S)"
 )
 _MAX_MESSAGES, _MAX_MESSAGE_CHARS = 100, 500
-_MAX_CUT = 1000
+_MAX_TRUNCATED_ROWS = 1000
 """Truncated rows of a wide table that are still read: each takes the memory of a complete one."""
 
 
@@ -270,12 +269,10 @@ class PrintedFile:
         self._page = DetailsPage(collected)
         self._heading: TableHeading | None = None
         self._records: list[list[str]] = []
-        self._unnumbered: list[pl.DataFrame] = []
-        """Rows without launch numbers; launches are separated once the table is complete."""
-        self._wide: WideTable | None = None
-        self._turned: TurnedTable | None = None
-        self._session: list[list[str]] = []
-        self._source: SourcePage | None = None
+        """Rows of the table that are not added to it yet."""
+        self._table: WideTable | LongTable | TransposedTable | SessionTable | SourcePage | None = (
+            None
+        )
         self._previous_source: SourcePage | None = None
         self._inserted_columns: int | None = None
         """Columns of another table between the rows, such as that of NUMA nodes."""
@@ -319,7 +316,7 @@ class PrintedFile:
         heading = None if ROW_START.match(line) else heading_of(line)
         self.is_too_wide |= line.count(",") >= MAX_COLUMNS
         if heading is not None and not (
-            heading.layout is TableLayout.TURNED and self._turned is not None
+            heading.layout is TableLayout.TRANSPOSED and isinstance(self._table, TransposedTable)
         ):
             self._begin(heading)
             return 1
@@ -335,11 +332,11 @@ class PrintedFile:
                 )
                 self._truncated += is_truncated
                 self._collected.unreadable += is_truncated
-                if not is_truncated or self._truncated <= _MAX_CUT:
+                if not is_truncated or self._truncated <= _MAX_TRUNCATED_ROWS:
                     self._records.append(cells)
                 return count
             self._collected.unreadable += self._is_broken(line)
-        elif self._heading is not None and self._read_other(line):
+        elif self._read_line_of_table(line):
             return 1
         self._read_plain(line)
         return 1
@@ -353,23 +350,13 @@ class PrintedFile:
             self._inserted_columns = columns
         return line[1:2].isdigit() and columns != self._inserted_columns
 
-    def _read_other(self, line: str) -> bool:
-        """Read a row of a table whose rows are not launches."""
-        assert self._heading is not None
-        if self._source is not None:
-            return (
-                self._source.add_line(line, self._collected)
-                if self._source.is_text
-                else self._source.add_row(line)
-            )
-        if self._heading.separator not in line or self._page.is_launch(line):
+    def _read_line_of_table(self, line: str) -> bool:
+        """Read a line of a table whose rows are not launches; return whether it was one."""
+        if isinstance(self._table, SourcePage):
+            return self._table.add_line(line, self._collected)
+        if not isinstance(self._table, (TransposedTable, SessionTable)):
             return False
-        cells = [cell.strip() for cell in split_cells(line, self._heading.separator)]
-        rows: list[list[str]] | list[Sequence[str]] = (
-            self._turned.rows if self._turned is not None else self._session
-        )
-        rows.append(cells)
-        return True
+        return not self._page.is_launch(line) and self._table.add_line(line, self._collected)
 
     def _read_plain(self, line: str) -> None:
         """Read a line outside of tables: a message, a line of a page, or of another program."""
@@ -385,10 +372,10 @@ class PrintedFile:
 
     def _begin(self, heading: TableHeading) -> None:
         owner: dict[str, str] = {}
-        if heading.layout is TableLayout.SOURCE and self._turned is not None:
+        if heading.layout is TableLayout.SOURCE and isinstance(self._table, TransposedTable):
             # What seemed to be a table names the kernel whose source follows.
-            owner = {row[0].casefold(): row[1] for row in self._turned.rows if len(row) > 1}
-            self._turned = None
+            owner = {row[0].casefold(): row[1] for row in self._table.rows if len(row) > 1}
+            self._table = None
         self.headings += 1
         if self._heading == heading and heading.layout in ROW_LAYOUTS:
             return
@@ -396,9 +383,10 @@ class PrintedFile:
         self._heading = heading
         if heading.layout in ROW_LAYOUTS:
             self._collected.separators.append(heading.separator)
-        self._wide = WideTable(heading) if heading.layout is TableLayout.WIDE else None
-        self._turned = TurnedTable(heading) if heading.layout is TableLayout.TURNED else None
-        self._source = SourcePage(heading, owner) if heading.layout is TableLayout.SOURCE else None
+        if heading.layout is TableLayout.SOURCE:
+            self._table = SourcePage(heading, owner)
+        else:
+            self._table = _TABLES[heading.layout](heading)
 
     def _flush(self) -> None:
         """Add the rows that were read one by one."""
@@ -407,29 +395,30 @@ class PrintedFile:
             self._add(record_frame(records, self._heading))
 
     def _add(self, frame: pl.DataFrame) -> None:
-        assert self._heading is not None
-        if self._wide is not None:
-            self._wide.add(frame, self._collected)
-        elif "id" in self._heading.roles or self._heading.layout is TableLayout.SUMMARY:
-            add_long(frame, self._heading, self._collected)
-        else:
-            self._unnumbered.append(frame)
+        assert isinstance(self._table, (WideTable, LongTable))
+        self._table.add(frame, self._collected)
 
     def _end_table(self) -> None:
         self._flush()
-        if self._unnumbered and self._heading is not None:
-            add_long(pl.concat(self._unnumbered), self._heading, self._collected)
-        if self._turned is not None:
-            self._collected.separators.append(self._turned.separator)
-            self._turned.add(self._collected)
-        if self._session and self._heading is not None:
-            add_session(self._heading, self._session, self._collected)
-        if self._source is not None:
-            if self._source.is_same_as(self._previous_source):
-                self._previous_source = None
-            else:
-                self._source.follow(self._previous_source)
-                self._source.finish(self._collected)
-                self._previous_source = self._source
-        self._unnumbered, self._session = [], []
-        self._wide = self._turned = self._source = self._heading = None
+        if isinstance(self._table, SourcePage):
+            self._end_source(self._table)
+        elif isinstance(self._table, (LongTable, TransposedTable)):
+            self._table.finish(self._collected)
+        self._table = self._heading = None
+
+    def _end_source(self, page: SourcePage) -> None:
+        if page.is_same_as(self._previous_source):
+            self._previous_source = None
+            return
+        page.follow(self._previous_source)
+        page.finish(self._collected)
+        self._previous_source = page
+
+
+_TABLES: dict[TableLayout, type[WideTable | LongTable | TransposedTable | SessionTable]] = {
+    TableLayout.LONG: LongTable,
+    TableLayout.SUMMARY: LongTable,
+    TableLayout.WIDE: WideTable,
+    TableLayout.TRANSPOSED: TransposedTable,
+    TableLayout.SESSION: SessionTable,
+}

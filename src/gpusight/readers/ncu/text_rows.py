@@ -27,7 +27,7 @@ class TableLayout(enum.Enum):
     LONG = "a row for each metric of each launch"
     SUMMARY = "a row for each metric of each kernel, over its launches"
     WIDE = "a row for each launch, a column for each metric"
-    TURNED = "a row for each metric, a column for each launch"
+    TRANSPOSED = "a row for each metric, a column for each launch"
     SOURCE = "a row for each instruction or line of source"
     SESSION = "a row for each attribute of the session or of the GPUs"
 
@@ -161,7 +161,7 @@ def _heading(cells: tuple[str, ...], separator: str) -> TableHeading | None:
         metrics = _metric_columns(cells, roles)
         if metrics:
             return TableHeading(TableLayout.WIDE, separator, cells, roles, metrics)
-    return TableHeading(TableLayout.TURNED, separator, cells) if _is_turned(names) else None
+    return TableHeading(TableLayout.TRANSPOSED, separator, cells) if _is_transposed(names) else None
 
 
 def _metric_columns(cells: Sequence[str], roles: Mapping[str, int]) -> tuple[int, ...]:
@@ -174,7 +174,7 @@ def _metric_columns(cells: Sequence[str], roles: Mapping[str, int]) -> tuple[int
     return tuple(column for column in others if role_of(cells[column]) is None)
 
 
-def _is_turned(names: Sequence[str]) -> bool:
+def _is_transposed(names: Sequence[str]) -> bool:
     """Return whether a line is the first of a table whose rows are metrics."""
     first, others = names[0], [name for name in names[1:] if name]
     if not others:

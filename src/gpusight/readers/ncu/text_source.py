@@ -11,7 +11,7 @@ import polars as pl
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.readers.file_blocks import FileBlocks
-from gpusight.readers.ncu.counter_values import known_duration
+from gpusight.readers.ncu.counter_values import plausible_duration
 from gpusight.readers.ncu.report_messages import device_row
 from gpusight.readers.ncu.text_launches import process_rows, profile_rows
 from gpusight.readers.ncu.text_metrics import CollectedTables, CollectedValues
@@ -208,7 +208,7 @@ def _with_counters(profiles: pl.DataFrame, counters: pl.DataFrame) -> pl.DataFra
         rows = profiles.join(values, on="launch", how="left", maintain_order="left")
         counter = pl.col("counter").cast(rows.schema[column], strict=False)
         profiles = rows.with_columns(pl.coalesce(column, counter).alias(column)).drop("counter")
-    return profiles.with_columns(known_duration(pl.col("duration_ns")))
+    return profiles.with_columns(plausible_duration(pl.col("duration_ns")))
 
 
 def _devices(

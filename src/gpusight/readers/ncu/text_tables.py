@@ -32,7 +32,7 @@ _TEXT_ROLES = ("section", "body", "metric", "unit", "cc")
 _SECTION_HEADINGS = ("section name", "section")
 
 
-def add_long(frame: pl.DataFrame, heading: TableHeading, collected: CollectedValues) -> None:
+def _add_long(frame: pl.DataFrame, heading: TableHeading, collected: CollectedValues) -> None:
     """Add a table that has a row for each metric, or rule, of each launch."""
     is_summary = heading.layout is TableLayout.SUMMARY
     if "id" not in heading.roles and not is_summary:
@@ -99,19 +99,49 @@ class WideTable:
         collected.add_values(values.drop("variable").with_columns(label))
 
 
-class TurnedTable:
+class LongTable:
+    """A table that has a row for each metric, or rule, of each launch or kernel."""
+
+    def __init__(self, heading: TableHeading) -> None:
+        self._heading = heading
+        self._numbers_launches = "id" in heading.roles or heading.layout is TableLayout.SUMMARY
+        self._unnumbered: list[pl.DataFrame] = []
+        """Rows without launch numbers: launches are separated once all of them are there."""
+
+    def add(self, frame: pl.DataFrame, collected: CollectedValues) -> None:
+        """Add some of its rows."""
+        if self._numbers_launches:
+            _add_long(frame, self._heading, collected)
+        else:
+            self._unnumbered.append(frame)
+
+    def finish(self, collected: CollectedValues) -> None:
+        """Add the rows that had to wait."""
+        if self._unnumbered:
+            _add_long(pl.concat(self._unnumbered), self._heading, collected)
+
+
+class TransposedTable:
     """A table that has a row for each metric and a column for each launch."""
 
     def __init__(self, heading: TableHeading) -> None:
-        self.separator = heading.separator
+        self._separator = heading.separator
         names = [cell.casefold() for cell in heading.cells]
         self._of_metrics = names[0] in METRICS
         self._unit = _first(names, UNITS) if self._of_metrics else None
         self._section = _first(names, _SECTION_HEADINGS) if self._of_metrics else None
         self.rows: list[Sequence[str]] = [heading.cells]
 
-    def add(self, collected: CollectedValues) -> None:
-        """Add the whole table, once all its rows are there."""
+    def add_line(self, line: str, _: CollectedValues) -> bool:
+        """Keep a row; return whether the line was one."""
+        if self._separator not in line:
+            return False
+        self.rows.append(_stripped_cells(line, self._separator))
+        return True
+
+    def finish(self, collected: CollectedValues) -> None:
+        """Add the whole table."""
+        collected.separators.append(self._separator)
         skipped = {0, self._unit, self._section}
         first = self.rows[0]
         columns = [at for at in range(len(first)) if at not in skipped and first[at].strip()]
@@ -157,6 +187,10 @@ class TurnedTable:
         return MetricLabel(section, "", text, unit.strip("[]"))
 
 
+def _stripped_cells(line: str, separator: str) -> list[str]:
+    return [cell.strip() for cell in split_cells(line, separator)]
+
+
 def _first(names: Sequence[str], wanted: Sequence[str]) -> int | None:
     return next((at for at, name in enumerate(names) if name in wanted), None)
 
@@ -181,22 +215,28 @@ _SESSION = ("cuda version", "display driver version", "nsight compute target")
 _HEX = re.compile(r"0x[0-9a-fA-F]{1,16}")
 
 
-def add_session(
-    heading: TableHeading, rows: Sequence[Sequence[str]], collected: CollectedValues
-) -> None:
-    """Add attributes of the session, its GPUs or its processes."""
-    first = heading.cells[0].casefold()
-    for row in rows:
-        key = row[0].strip()
-        if first == "device attribute":
-            for cell, value in zip(heading.cells[1:], row[1:], strict=False):
+class SessionTable:
+    """Attributes of the session, its GPUs or its processes."""
+
+    def __init__(self, heading: TableHeading) -> None:
+        self._heading = heading
+        self._kind = heading.cells[0].casefold()
+
+    def add_line(self, line: str, collected: CollectedValues) -> bool:
+        """Add an attribute; return whether the line was one."""
+        if self._heading.separator not in line:
+            return False
+        key, *values = _stripped_cells(line, self._heading.separator)
+        if self._kind == "device attribute":
+            for cell, value in zip(self._heading.cells[1:], values, strict=False):
                 number = _DEVICE.fullmatch(cell.casefold())
                 if number:
-                    collected.devices.setdefault(int(number[1]), {})[key] = value.strip()
-        elif first == "process id" and len(row) > 1 and _PID.fullmatch(key):
-            collected.processes[int(key)] = row[1].strip()
-        elif first == "session attribute" and key.casefold() in _SESSION and len(row) > 1:
-            collected.session[key.casefold()] = row[1].strip()
+                    collected.devices.setdefault(int(number[1]), {})[key] = value
+        elif self._kind == "process id" and values and _PID.fullmatch(key):
+            collected.processes[int(key)] = values[0]
+        elif self._kind == "session attribute" and key.casefold() in _SESSION and values:
+            collected.session[key.casefold()] = values[0]
+        return True
 
 
 _COLUMNS = {
@@ -249,22 +289,21 @@ class SourcePage:
         self._files = {self._file}
         self._seen: set[str] = set()
 
-    @property
-    def is_text(self) -> bool:
-        """Whether this is a source file: its lines have quotes that no CSV would have."""
-        return self._address is None
+    def add_line(self, line: str, collected: CollectedValues) -> bool:
+        """Keep what was measured for an instruction, or a line of a source file.
 
-    def add_row(self, line: str) -> bool:
-        """Keep what was measured for an instruction; return whether the line was one."""
-        at = self._address
+        Returns whether the line was one.
+        """
+        if self._address is None:  # lines of source have quotes that no CSV would have
+            return self._add_source_line(line, collected)
         cells = split_cells(line, self._heading.separator)
-        if at is None or len(cells) <= at or not _HEX.fullmatch(cells[at].strip()):
+        if len(cells) <= self._address or not _HEX.fullmatch(cells[self._address].strip()):
             return False
-        self._rows.setdefault(cells[at].strip(), cells)  # some pages have each of them twice
+        # Some pages have each of them twice.
+        self._rows.setdefault(cells[self._address].strip(), cells)
         return True
 
-    def add_line(self, line: str, collected: CollectedValues) -> bool:
-        """Keep a line of a source file; return whether it was one."""
+    def _add_source_line(self, line: str, collected: CollectedValues) -> bool:
         match = _LINE.fullmatch(line.strip())
         if match is None:
             return False

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from gpusight.naming.name_parts import demangle_if_mangled
 from gpusight.readers.nsys import raw_tables
 from gpusight.readers.nsys.raw_tables import Ends, process_of
 from gpusight.readers.tables import (
-    demangle_names,
     encode_codes,
     encode_names,
     first_name_of,
@@ -305,7 +305,7 @@ def _other_name(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
     """Take the mangled name, which holds as much as a demangled one; else the short one."""
     names = [context.strings.names(raw.get_column("shortName"), base_name)]
     if "mangledName" in raw.columns:
-        names.insert(0, context.strings.names(raw.get_column("mangledName"), demangle_names))
+        names.insert(0, context.strings.names(raw.get_column("mangledName"), demangle_if_mangled))
     return first_name_of(names)
 
 
@@ -315,7 +315,7 @@ def base_name(short: str) -> str:
         return short
     from gpusight.naming.name_parts import split  # slow to import, and seldom needed
 
-    return split(demangle_names(short))[0].rsplit("::", 1)[-1]
+    return split(demangle_if_mangled(short))[0].rsplit("::", 1)[-1]
 
 
 OTHER_NAME = RawColumnRule(

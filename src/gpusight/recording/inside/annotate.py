@@ -74,13 +74,13 @@ _TORCH = _Torch()
 _TORCH.find()
 
 
-def listened() -> bool:
-    """Return whether anything records or hears a range that this thread opens now.
+def is_recording() -> bool:
+    """Return whether a profiler or a listener takes a range that this thread opens now.
 
     Nothing does in a function that `torch.compile` traces: its parts do not run one by one, and
     opening a range would break its graph.
     """
-    listening = not nvtx_backend.CHOICE.quiet or HUB.has_listeners or _TORCH.records()
+    listening = not nvtx_backend.CHOICE.is_off or HUB.has_listeners or _TORCH.records()
     return listening and not _TORCH.compiles()
 
 
@@ -186,19 +186,18 @@ class Annotation:
         if color is not None:
             color = nvtx_backend.argb(color)
         if payload is not None:
-            payload = _checked(payload)
+            payload = _check_payload(payload)
         self._arguments = (name, domain, category, color, payload)
         self._opened: dict[int, list[OpenRange | None]] = {}
         """The open ranges of each thread."""
 
     def __enter__(self) -> Self:
         """Open it on this thread."""
-        recording = listened()
-        if (
-            recording or self._opened
-        ):  # where it is open further out, note that it is not recorded now
+        is_recorded = is_recording()
+        # Where it is open further out, note that it is not recorded now.
+        if is_recorded or self._opened:
             stack = self._opened.setdefault(threading.get_ident(), [])
-            stack.append(open_range(*self._arguments) if recording else None)
+            stack.append(open_range(*self._arguments) if is_recorded else None)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -281,7 +280,7 @@ def mark(
     PyTorch's profiler gets a range that is closed at once.
     """
     if payload is not None:
-        payload = _checked(payload)
+        payload = _check_payload(payload)
     argb = None if color is None else nvtx_backend.argb(color)
     backend = nvtx_backend.backend()
     if backend is not None:
@@ -291,7 +290,7 @@ def mark(
         record_function.__exit__(None, None, None)
 
 
-def _checked(payload: float) -> float:
+def _check_payload(payload: float) -> float:
     """Refuse what NVTX cannot hold, also while nobody listens."""
     if isinstance(payload, int) and abs(payload) <= _MAX_PAYLOAD:
         return int(payload)
@@ -302,7 +301,7 @@ def _checked(payload: float) -> float:
 
 def _plain(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     def run(*args: Any, **kwargs: Any) -> Any:
-        if not listened():
+        if not is_recording():
             return function(*args, **kwargs)
         opened = open_range(*arguments)
         try:

@@ -69,22 +69,22 @@ class CellRecording:
         if self._steps is not None:
             self._steps.remove()
         if self.path is None and self.failure is None:
-            self.failure = _nothing(missed or "see the message above")
+            self.failure = _no_capture_error(missed or "see the message above")
 
     def _ended(self) -> None:
         try:
             self._write()
         except Exception as error:  # noqa: BLE001 - the cell must not feel that we failed
-            self.failure = _nothing(str(error) or type(error).__name__)
+            self.failure = _no_capture_error(str(error) or type(error).__name__)
 
     def _write(self) -> None:
         missed = self._window.unfinished() if self._is_over else None
         if self._recorder.is_empty() or missed:
-            self.failure = _nothing(missed or self._recorder.why_empty() or "")
+            self.failure = _no_capture_error(missed or self._recorder.why_empty() or "")
             return
         assert self._recorder.suffix is not None
         self.path = written(self._plan, self._recorder.suffix, None, self._recorder.write)
 
 
-def _nothing(why: str) -> RecordError:
+def _no_capture_error(why: str) -> RecordError:
     return RecordError("nothing was recorded", why=why)

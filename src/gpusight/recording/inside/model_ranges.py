@@ -17,7 +17,7 @@ from gpusight.recording.inside.annotate import (
     OpenRange,
     close_range,
     compiling,
-    listened,
+    is_recording,
     open_range,
 )
 
@@ -230,7 +230,7 @@ class ModuleHooks:
 
     def enter(self, _module: object, *arguments: object) -> None:
         """Open the forward range; end the backward one when all inputs have their gradients."""
-        recording = listened()
+        recording = is_recording()
         if not recording and (compiling() or not self._entered.calls):
             return
         calls = self._entered.calls

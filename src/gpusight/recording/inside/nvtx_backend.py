@@ -74,15 +74,15 @@ class _Choice:
     """What was found at the first use; NVTX itself looks for a tool once, too."""
 
     def __init__(self) -> None:
-        self.made = False
+        self.is_made = False
         self.backend: NvtxBackend | None = None
-        self.quiet = False
+        self.is_off = False
         """It is known that no tool listens."""
         self.lock = threading.RLock()  # a finalizer or a signal may bring us here again
 
     def make(self, backend: NvtxBackend | None) -> None:
         """Keep this one."""
-        self.backend, self.quiet, self.made = backend, backend is None, True
+        self.backend, self.is_off, self.is_made = backend, backend is None, True
 
 
 CHOICE = _Choice()
@@ -90,9 +90,9 @@ CHOICE = _Choice()
 
 def backend() -> NvtxBackend | None:
     """Return the backend of the tool that listens, None where none does."""
-    if not CHOICE.made:
+    if not CHOICE.is_made:
         with CHOICE.lock:
-            if not CHOICE.made:
+            if not CHOICE.is_made:
                 path = os.environ.get(PATH_VARIABLE)
                 CHOICE.make(_find(path) if path else None)
     return CHOICE.backend
@@ -100,7 +100,7 @@ def backend() -> NvtxBackend | None:
 
 def choose_again() -> None:
     """Forget what was found: a tool was attached within this process (PATH_VARIABLE was set)."""
-    CHOICE.made = CHOICE.quiet = False
+    CHOICE.is_made = CHOICE.is_off = False
 
 
 def _find(path: str) -> NvtxBackend | None:

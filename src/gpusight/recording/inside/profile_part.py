@@ -15,7 +15,7 @@ from gpusight.recording.inside import cuda_driver, nvtx_backend
 from gpusight.recording.inside.annotate import (
     OpenRange,
     close_range,
-    listened,
+    is_recording,
     open_range,
     start_range,
 )
@@ -183,4 +183,4 @@ class profile:  # noqa: N801 - used like a function: with gs.profile("name")
 
 def _open(name: str) -> OpenRange | None:
     """Open a range on this thread's stack, if anybody listens."""
-    return open_range(name) if listened() else None
+    return open_range(name) if is_recording() else None

@@ -11,7 +11,7 @@ from gpusight.recording.inside.annotate import (
     Annotation,
     OpenRange,
     close_range,
-    listened,
+    is_recording,
     open_range,
 )
 from gpusight.recording.inside.step_hub import HUB
@@ -47,7 +47,7 @@ class StepScope:
         """Begin it: recorders first, so that they see its range."""
         number = HUB.begin_step()
         text = self.name if number is None else f"{self.name} {number}"
-        self._open.append((number, open_range(text) if listened() else None))
+        self._open.append((number, open_range(text) if is_recording() else None))
         self.number = number
         return self
 

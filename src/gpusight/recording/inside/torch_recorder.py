@@ -29,8 +29,8 @@ SUFFIX = ".trace.json.gz"
 _SNAPSHOT_SUFFIX = ".memory.pickle"
 _COMPRESSION = 3
 """Fast, for the program waits: 250 MB/s; six makes a fifth less in twice the time."""
-_TAIL = 64
-_DEVICE_FILES = (*DEVICE_FILES, "/dev/kfd")
+_TAIL_BYTES = 64
+_GPU_DEVICE_FILES = (*DEVICE_FILES, "/dev/kfd")
 """Of NVIDIA's driver, and of AMD's."""
 
 
@@ -41,7 +41,7 @@ def may_use_gpu() -> bool:
         return False
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return False
-    return sys.platform == "win32" or any(Path(file).exists() for file in _DEVICE_FILES)
+    return sys.platform == "win32" or any(Path(file).exists() for file in _GPU_DEVICE_FILES)
 
 
 def profiler_runs(torch: Any) -> bool:
@@ -54,7 +54,7 @@ def profiler_runs(torch: Any) -> bool:
     return bool(everywhere or torch.autograd._profiler_enabled())
 
 
-_ENTRIES = 1_000_000
+_MAX_HISTORY_ENTRIES = 1_000_000
 
 
 class AllocatorHistory:
@@ -62,16 +62,17 @@ class AllocatorHistory:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
+        # Without this function, in older versions, `bool()` stands for "not kept".
         is_kept = getattr(torch._C, "_cuda_isHistoryEnabled", bool)
         self._is_ours = not is_kept()
         if self._is_ours:
             record = torch.cuda.memory._record_memory_history
-            record("all", stacks="python", max_entries=_ENTRIES)
+            record("all", stacks="python", max_entries=_MAX_HISTORY_ENTRIES)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the history and the current state of the memory."""
-        taken: dict[str, Any] = self._torch.cuda.memory._snapshot()
-        return taken
+        snapshot: dict[str, Any] = self._torch.cuda.memory._snapshot()
+        return snapshot
 
     def end(self) -> None:
         """Keep no more of it."""
@@ -89,7 +90,7 @@ def write_trace(profiler: Any, path: Path) -> None:
     unfinished = path.with_name(f"{plain.name}.tmp")
     try:
         profiler.export_chrome_trace(str(plain))
-        _refuse_partial(plain)
+        _raise_if_cut_off(plain)
         with plain.open("rb") as source, gzip.open(path, "wb", _COMPRESSION) as target:
             shutil.copyfileobj(source, target, 1 << 20)
     finally:
@@ -97,16 +98,21 @@ def write_trace(profiler: Any, path: Path) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def _refuse_partial(trace: Path) -> None:
+def _raise_if_cut_off(trace: Path) -> None:
     """Raise where torch could not write all of a trace: it does not do so itself."""
     if trace.exists():
         with trace.open("rb") as file:
-            file.seek(max(0, trace.stat().st_size - _TAIL))
-            if file.read(_TAIL).rstrip().endswith((b"}", b"]")):
+            file.seek(max(0, trace.stat().st_size - _TAIL_BYTES))
+            if file.read(_TAIL_BYTES).rstrip().endswith((b"}", b"]")):
                 return
-    with trace.open("ab") as file:  # whatever kept torch from it, such as a full disk, raises here
-        file.write(bytes(1 << 20))
+    _raise_if_disk_full(trace)
     raise RecordError("torch did not write the whole trace")
+
+
+def _raise_if_disk_full(file: Path) -> None:
+    """Write more: what kept torch from it, such as a full disk or a quota, raises its own error."""
+    with file.open("ab") as target:
+        target.write(bytes(1 << 20))
 
 
 class TorchRecorder:
@@ -119,7 +125,7 @@ class TorchRecorder:
         self._plan = plan
         self._profiler: Any = None
         self._mark: tuple[int, Any] | None = None
-        self._remove_guard: Callable[[], None] | None = None
+        self._restore_profilers: Callable[[], None] | None = None
         self._is_empty = True
         self._history: AllocatorHistory | None = None
         self._snapshot: Any = None
@@ -156,7 +162,7 @@ class TorchRecorder:
         if self._plan.memory and may_use_gpu() and cuda_is_initialized():
             self._history = AllocatorHistory(_torch())
         self._profiler.start_trace()
-        self._remove_guard = _guard(self._profiler, self._give_way)
+        self._restore_profilers = _call_before_other_profilers(self._profiler, self._give_way)
 
     def step_began(self, number: int) -> None:
         """Mark a step as torch's own schedule does."""
@@ -184,8 +190,8 @@ class TorchRecorder:
 
     def stop(self) -> None:
         """Wait for the GPU, and collect what was recorded."""
-        if self._remove_guard is not None:
-            self._remove_guard()
+        if self._restore_profilers is not None:
+            self._restore_profilers()
         self._profiler.stop_trace()
         used_gpu = _torch().cuda.is_initialized()  # spares a long run the counting
         self._is_empty = not (used_gpu or self._profiler.profiler.kineto_results.events())
@@ -220,8 +226,8 @@ class TorchRecorder:
         enable = getattr(_torch()._C._autograd, "_enable_record_function", None)
         if enable is not None:
             enable(False)
-        if self._remove_guard is not None:
-            self._remove_guard()
+        if self._restore_profilers is not None:
+            self._restore_profilers()
         self._profiler = self._mark = self._history = None
 
     def _give_way(self) -> None:
@@ -251,7 +257,7 @@ def _torch() -> Any:
     return torch
 
 
-def _guard(ours: Any, give_way: Callable[[], None]) -> Callable[[], None]:
+def _call_before_other_profilers(ours: Any, give_way: Callable[[], None]) -> Callable[[], None]:
     """Have `give_way` called before any other profiler sets itself up; returns what ends that.
 
     Two cannot run at once: the program's would raise, or take our events for its own.

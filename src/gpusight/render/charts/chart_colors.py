@@ -208,9 +208,9 @@ def colors_of(picture: Figure | StripChart) -> tuple[str, ...]:
     return tuple(dict.fromkeys(slot for slot in used if slot not in OWN_SLOTS))
 
 
-def _strip_chart_slots(board: StripChart) -> Iterator[str]:
-    yield from (color for color, _ in board.legend)
-    for row in board.rows:
+def _strip_chart_slots(chart: StripChart) -> Iterator[str]:
+    yield from (color for color, _ in chart.legend)
+    for row in chart.rows:
         if isinstance(row, ChartStrip):
             yield from row.cells.colors
         elif isinstance(row, StripPlot):

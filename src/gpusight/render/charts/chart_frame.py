@@ -209,7 +209,7 @@ class FigureLegendEntry:
 
 @dataclass(frozen=True, slots=True)
 class ChartFrame:
-    """A figure laid out: everything but the ink."""
+    """A figure laid out: everything but its marks."""
 
     figure: Figure
     size: ChartSize

@@ -92,7 +92,7 @@ def both_sizes(figure: Figure | StripChart) -> str:
 
 
 def _size(figure: Figure | StripChart, usual: ChartSize) -> ChartSize:
-    """A board finds its height itself."""
+    """A strip chart finds its height itself."""
     return usual if isinstance(figure, StripChart) else size_of(figure, usual)
 
 
@@ -115,9 +115,9 @@ def pointed_data(figure: Figure | StripChart) -> dict[str, Any]:
     return {"xs": xs, "labels": labels, "series": series, "marks": marks}
 
 
-def _plots(board: StripChart) -> Iterator[tuple[dict[str, Any], Numbers, list[str]]]:
-    """Give what is shown of every plot of a board, under its name."""
-    for plot in board.rows:
+def _plots(chart: StripChart) -> Iterator[tuple[dict[str, Any], Numbers, list[str]]]:
+    """Give what is shown of every plot of a strip chart, under its name."""
+    for plot in chart.rows:
         if isinstance(plot, StripPlot):
             for row, x, values in _rows(plot.series, plot.y.fmt):
                 name = f"{safe_text(plot.name)}: {row['name']}" if plot.name else row["name"]

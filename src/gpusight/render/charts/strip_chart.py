@@ -120,10 +120,10 @@ ChartMark: TypeAlias = "BoxMark | BoxesMark | ShadeMark | AreaMark | LineMark | 
 
 @dataclass(frozen=True, slots=True)
 class StripChartMarks:
-    """A board laid out at one width."""
+    """A strip chart laid out at one width."""
 
     size: ChartSize
-    ink: tuple[ChartMark, ...]
+    marks: tuple[ChartMark, ...]
     """What lies behind comes first."""
     left: float
     right: float
@@ -136,13 +136,16 @@ class StripChartMarks:
 
 
 _LEGEND_SWATCH = 18.0
+"""From the left edge of a color to its text."""
+_SWATCH_PIXELS, _SWATCH_RISE = 11.0, 9.0
+"""Size of a color, and how far above the base line of its text it begins."""
 _LEGEND_LINE = 18.0
 _LEGEND_COLUMN_GAP = 30.0
 """Between two columns."""
 _LEGEND_VALUE_GAP = 12.0
 """Before a value."""
-_LEGEND_BOLD = 1.06
-"""Bold letters are so much wider."""
+_FONT_MARGIN = 1.06
+"""Bold letters, and those of some fonts, are so much wider."""
 
 
 class LegendTable:
@@ -164,7 +167,7 @@ class LegendTable:
         """How many pixels it takes."""
         return _LEGEND_LINE * (max(map(len, self._columns), default=0) + 1)
 
-    def ink(self, top: float) -> Iterator[ChartMark]:
+    def marks(self, top: float) -> Iterator[ChartMark]:
         """Draw it; numbers stand right-aligned below what they are."""
         values = sum(_LEGEND_VALUE_GAP + width for width in self._widths)
         room = self._width - _LEGEND_SWATCH - values
@@ -177,7 +180,7 @@ class LegendTable:
                 name = shorten_middle(safe_text(key.name), letters)
                 look = "strong" if key.heads else ""
                 if key.color:
-                    yield BoxMark(left, y - 9, 11, 11, key.color)
+                    yield _swatch(left, y, key.color)
                 yield TextMark(name, left + (_LEGEND_SWATCH if key.color else 0), y, look)
                 yield from self._values(key.values, left, y, look)
 
@@ -191,7 +194,12 @@ class LegendTable:
 
     def _widest_value(self, number: int) -> float:
         texts = [self._keys.headings[number], *(key.values[number] for key in self._keys.keys)]
-        return _LEGEND_BOLD * max(text_width(safe_text(text), SMALL_FONT) for text in texts)
+        return _FONT_MARGIN * max(text_width(safe_text(text), SMALL_FONT) for text in texts)
+
+
+def _swatch(left: float, base_line: float, slot: str) -> BoxMark:
+    """Draw the color of a legend entry."""
+    return BoxMark(left, base_line - _SWATCH_RISE, _SWATCH_PIXELS, _SWATCH_PIXELS, slot)
 
 
 def _in_columns(keys: Sequence[LegendEntry], most: int) -> list[list[LegendEntry]]:
@@ -216,6 +224,8 @@ _CELL_GAP, _MIN_GAPPED_PIXELS = 0.7, 6.0
 _MIN_TITLED_PIXELS = 2.5
 """Cells of at least so many pixels can be pointed at one by one."""
 _MARGIN = 3.0
+_NAME_GAP, _HALF_LETTER = 8.0, 4.0
+"""From a name or tick label to what it names, and from the middle of letters to their base line."""
 _CELL_FONT_MARGIN = 1.1
 """Some fonts are wider than others, and a label must stay in its cell in any of them."""
 _MIN_LABEL_CHARACTERS = 5
@@ -241,7 +251,9 @@ def strip_marks(strip: ChartStrip, across: TimeAxisScale, top: float) -> Iterato
     if strip.name:
         letters = int((across.left - PAD - 6) / text_width("m", SMALL_FONT))
         name = shorten_middle(safe_text(strip.name), max(letters, 4))
-        yield TextMark(name, across.left - 8, top + strip.height / 2 + 4, anchor="end")
+        yield TextMark(
+            name, across.left - _NAME_GAP, top + strip.height / 2 + _HALF_LETTER, anchor="end"
+        )
     plain: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
     marks: list[ChartMark] = []
     for number, slot in enumerate(strip.cells.colors):
@@ -258,7 +270,7 @@ def strip_marks(strip: ChartStrip, across: TimeAxisScale, top: float) -> Iterato
         else:
             plain[slot].append(place)
         if strip.height >= FINE_FONT and (text := _fitting(strip.cells, number, width)):
-            middle, below = left + width / 2, top + strip.height / 2 + 4
+            middle, below = left + width / 2, top + strip.height / 2 + _HALF_LETTER
             marks.append(TextMark(text, middle, below, "fine", "middle", slot))
     yield from (BoxesMark(slot, tuple(places)) for slot, places in plain.items())
     yield from marks
@@ -301,7 +313,7 @@ def plot_marks(plot: StripPlot, across: TimeAxisScale, top: float) -> Iterator[C
     for tick in up.ticks(max(2, round(plot.height / _PLOT_TICK_SPACING))):
         y = y_of(tick.value)
         yield LineMark(((across.left, y), (across.right, y)))
-        yield TextMark(tick.label, across.left - 8, y + 4, "muted", "end")
+        yield TextMark(tick.label, across.left - _NAME_GAP, y + _HALF_LETTER, "muted", "end")
     for series in plot.series:
         if not isinstance(series, StackSeries):
             line = corners(series.x, series.y, steps=series.steps)
@@ -310,10 +322,10 @@ def plot_marks(plot: StripPlot, across: TimeAxisScale, top: float) -> Iterator[C
         below: Numbers = (0.0,) * len(series.x)
         for part in series.parts:
             above = tuple(b + y for b, y in zip(below, part.y, strict=True))
-            ceiling = corners(series.x, above, steps=series.steps)
-            ground = corners(series.x, below, steps=series.steps)
+            upper = corners(series.x, above, steps=series.steps)
+            lower = corners(series.x, below, steps=series.steps)
             if any(part.y):
-                yield AreaMark((*ceiling, *reversed(ground)), slots[part.name])
+                yield AreaMark((*upper, *reversed(lower)), slots[part.name])
             below = above
 
 
@@ -326,48 +338,46 @@ _MIN_BAND_PIXELS = 0.2
 _BAND_NAMES = 18.0
 _TICK, _TICK_LABEL, _AXIS_LABEL = 5.0, 19.0, 37.0
 """How far below the rows the marks of the axis end, and its texts stand."""
-_FONT_MARGIN = 1.06
-"""Some fonts are wider than others."""
 _HEADING_BOLD = 1.2
-"""So are bold letters, and capitals."""
+"""Bold letters with capitals are so much wider."""
 _TICK_SPACING = 110.0
 """Pixels between two marks of the axis, about."""
 
 
-def lay_out_strip_chart(board: StripChart, width: float) -> StripChartMarks:
-    """Lay a board out; it becomes as tall as it needs to be."""
-    return _StripChartLayout(board, width).painting()
+def lay_out_strip_chart(chart: StripChart, width: float) -> StripChartMarks:
+    """Lay a strip chart out; it becomes as tall as it needs to be."""
+    return _StripChartLayout(chart, width).lay_out()
 
 
 class _StripChartLayout:
-    """A board being laid out from the top down."""
+    """A strip chart being laid out from the top down."""
 
-    def __init__(self, board: StripChart, width: float) -> None:
-        self._board = board
+    def __init__(self, chart: StripChart, width: float) -> None:
+        self._chart = chart
         self._width = width
         self._room = width - 2 * PAD
-        left, right = PAD + _gutter(board, width), width - PAD - 8
-        self._across = TimeAxisScale(left, right, axis_scale(board.x, 0.0, 1.0))
+        left, right = PAD + _gutter(chart, width), width - PAD - 8
+        self._across = TimeAxisScale(left, right, axis_scale(chart.x, 0.0, 1.0))
         self._ticks = self._across.scale.ticks(max(3, round((right - left) / _TICK_SPACING)))
         self._stretches: list[tuple[float, float]] = []
         self._open_at: float | None = None
         self._strip_spans: dict[int, tuple[float, float]] = {}
 
-    def painting(self) -> StripChartMarks:
+    def lay_out(self) -> StripChartMarks:
         """Give everything, what lies behind first."""
         head, top = self._head()
-        top += _BAND_NAMES if any(band.label for band in self._board.bands) else 2.0
+        top += _BAND_NAMES if any(band.label for band in self._chart.bands) else 2.0
         rows, bottom = self._rows(top)
-        notes = [line for n in self._board.footnotes for line in wrapped(n, self._room, SMALL_FONT)]
+        notes = [line for n in self._chart.footnotes for line in wrapped(n, self._room, SMALL_FONT)]
         lines = [(line, bottom + n * NOTE_LINE) for n, line in enumerate(notes, start=1)]
         foot = [TextMark(line, PAD, y, "muted") for line, y in lines]
         height = bottom + len(notes) * NOTE_LINE + PAD
-        ground = (ink for stretch in self._stretches for ink in self._ground(*stretch))
+        background = (mark for stretch in self._stretches for mark in self._background(*stretch))
         names = self._band_names(top)
         across = self._across
         return StripChartMarks(
             ChartSize(self._width, height),
-            (*ground, *head, *names, *rows, *foot),
+            (*background, *head, *names, *rows, *foot),
             across.left,
             across.right,
             top,
@@ -377,24 +387,22 @@ class _StripChartLayout:
         )
 
     def _head(self) -> tuple[list[ChartMark], float]:
-        title, y = lines_of(self._board.title, self._room, TITLE_FONT, PAD + 1)
-        subtitle, y = lines_of(self._board.subtitle, self._room, SMALL_FONT, y - 2)
-        ink: list[ChartMark] = [TextMark(text, PAD, at, "title") for text, at in title]
-        ink += [TextMark(text, PAD, at, "muted") for text, at in subtitle]
+        title, y = lines_of(self._chart.title, self._room, TITLE_FONT, PAD + 1)
+        subtitle, y = lines_of(self._chart.subtitle, self._room, SMALL_FONT, y - 2)
+        marks: list[ChartMark] = [TextMark(text, PAD, at, "title") for text, at in title]
+        marks += [TextMark(text, PAD, at, "muted") for text, at in subtitle]
         named = [
-            FigureLegendEntry(safe_text(text), slot, "area") for slot, text in self._board.legend
+            FigureLegendEntry(safe_text(text), slot, "area") for slot, text in self._chart.legend
         ]
         keys, below = place_legend(named, self._width, y + 8, snug=True)
         for key in keys:
-            ink += [
-                BoxMark(key.x, key.y - 9, 11, 11, key.slot),
-                TextMark(key.text, key.x + 18, key.y),
-            ]
-        return ink, below + 8 if keys else y
+            text = TextMark(key.text, key.x + _LEGEND_SWATCH, key.y)
+            marks += [_swatch(key.x, key.y, key.slot), text]
+        return marks, below + 8 if keys else y
 
-    def _ground(self, top: float, bottom: float) -> Iterator[ChartMark]:
+    def _background(self, top: float, bottom: float) -> Iterator[ChartMark]:
         """Draw what lies behind rows: bands and the grid."""
-        for number, band in enumerate(self._board.bands):
+        for number, band in enumerate(self._chart.bands):
             start, end = self._across.x(band.start), self._across.x(band.end)
             if number % 2 == 0 and end - start > _MIN_BAND_PIXELS:
                 yield ShadeMark(start, top, end - start, bottom - top)
@@ -404,26 +412,26 @@ class _StripChartLayout:
 
     def _band_names(self, top: float) -> Iterator[ChartMark]:
         across = self._across
-        for text, x in band_names(self._board.bands, across.x, across.left, across.right):
+        for text, x in band_names(self._chart.bands, across.x, across.left, across.right):
             yield TextMark(text, x, top - 6, "muted", "middle")
 
     # Rows -----------------------------------------------------------------------------------------
 
     def _rows(self, top: float) -> tuple[list[ChartMark], float]:
-        ink: list[ChartMark] = []
+        marks: list[ChartMark] = []
         y = top
-        for number, row in enumerate(self._board.rows):
+        for number, row in enumerate(self._chart.rows):
             drawn, end = self._row(row, y, is_first=number == 0)
-            ink += drawn
+            marks += drawn
             if isinstance(row, ChartStrip):
                 self._strip_spans[number] = (end - row.height, end)
             self._note_stretch(row, y)
             y = end
-        return [*ink, *self._joins()], y
+        return [*marks, *self._joins()], y
 
     def _joins(self) -> Iterator[ChartMark]:
         """Draw lines between strips, from the lower edge of one to the upper edge of the other."""
-        for join in self._board.joins:
+        for join in self._chart.joins:
             start, end = self._strip_spans[join.upper][1], self._strip_spans[join.lower][0]
             across = (self._across.x(join.x), self._across.x(join.lower_x))
             yield LineMark(((across[0], start), (across[1], end)), "quiet")
@@ -454,7 +462,7 @@ class _StripChartLayout:
             return list(self._ruler(y)), y + _AXIS_LABEL + 4
         keys = LegendTable(row, PAD, self._room)
         y += _BEFORE_KEYS
-        return list(keys.ink(y)), y + keys.height
+        return list(keys.marks(y)), y + keys.height
 
     def _ruler(self, y: float) -> Iterator[ChartMark]:
         across = self._across
@@ -462,7 +470,7 @@ class _StripChartLayout:
             half = text_width(tick.label, SMALL_FONT) / 2
             x = min(max(across.x(tick.value), PAD + half), self._width - half)
             yield TextMark(tick.label, x, y + _TICK_LABEL, "muted", "middle")
-        label = safe_text(self._board.x.label)
+        label = safe_text(self._chart.x.label)
         yield TextMark(label, across.right, y + _AXIS_LABEL, "muted", "end")
 
 
@@ -475,12 +483,12 @@ def _heading(row: StripHeading, y: float) -> Iterator[ChartMark]:
         yield TextMark(safe_text(row.detail), PAD + behind, y, "muted")
 
 
-def _gutter(board: StripChart, width: float) -> float:
+def _gutter(chart: StripChart, width: float) -> float:
     """Give the room to the left of the rows: for their names, and for the axes of plots."""
-    names = [safe_text(row.name) for row in board.rows if isinstance(row, ChartStrip)]
-    axes = [axis_scale(row.y, 0.0, 1.0) for row in board.rows if isinstance(row, StripPlot)]
+    names = [safe_text(row.name) for row in chart.rows if isinstance(row, ChartStrip)]
+    axes = [axis_scale(row.y, 0.0, 1.0) for row in chart.rows if isinstance(row, StripPlot)]
     ticks = [tick.label for axis in axes for tick in axis.ticks(3)]
     named = _FONT_MARGIN * max((text_width(name, SMALL_FONT) for name in names), default=0.0)
     widest = _FONT_MARGIN * max((text_width(label, SMALL_FONT) for label in ticks), default=0.0)
     needed = max(min(named, _MAX_NAME_SHARE * width), widest)
-    return needed + 8 if needed else 0.0
+    return needed + _NAME_GAP if needed else 0.0

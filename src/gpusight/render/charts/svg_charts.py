@@ -259,33 +259,33 @@ _ROUND = 20.0
 """Boxes of at least so many pixels have round corners."""
 
 
-def strip_chart_body(painting: StripChartMarks) -> Iterator[str]:
-    """Write what a board laid out is drawn with, and the line that follows the pointer."""
-    yield from map(_element, painting.ink)
+def strip_chart_body(strip_chart: StripChartMarks) -> Iterator[str]:
+    """Write the marks of a strip chart, and the line that follows the pointer."""
+    yield from map(_element, strip_chart.marks)
     yield tag(
-        "line", "cursor", x1=0, x2=0, y1=painting.top, y2=painting.bottom, visibility="hidden"
+        "line", "cursor", x1=0, x2=0, y1=strip_chart.top, y2=strip_chart.bottom, visibility="hidden"
     )
 
 
-def _element(ink: ChartMark) -> str:
-    if isinstance(ink, BoxMark):
-        title = f"<title>{html_text(ink.title)}</title>" if ink.title else ""
-        place = {"x": ink.left, "y": ink.top, "width": ink.width, "height": ink.height}
-        shape = place | ({"rx": 2.0} if ink.width >= _ROUND and ink.height >= _ROUND else {})
-        return tag("rect", f"fill-{css_name(ink.slot)}", title, **shape)
-    if isinstance(ink, BoxesMark):
+def _element(mark: ChartMark) -> str:
+    if isinstance(mark, BoxMark):
+        title = f"<title>{html_text(mark.title)}</title>" if mark.title else ""
+        place = {"x": mark.left, "y": mark.top, "width": mark.width, "height": mark.height}
+        shape = place | ({"rx": 2.0} if mark.width >= _ROUND and mark.height >= _ROUND else {})
+        return tag("rect", f"fill-{css_name(mark.slot)}", title, **shape)
+    if isinstance(mark, BoxesMark):
         return path_tag(
-            "".join(_rectangle(*box) for box in ink.boxes), f"fill-{css_name(ink.slot)}"
+            "".join(_rectangle(*box) for box in mark.boxes), f"fill-{css_name(mark.slot)}"
         )
-    if isinstance(ink, ShadeMark):
-        return tag("rect", "band", x=ink.left, y=ink.top, width=ink.width, height=ink.height)
-    if isinstance(ink, AreaMark):
-        return path_tag(moves_of(_rounded(ink.corners)) + "Z", f"fill-{css_name(ink.slot)}")
-    if isinstance(ink, LineMark):
-        kind = f"line-{css_name(ink.slot)}" if ink.slot else "grid"
-        return path_tag(moves_of(_rounded(ink.points)), kind, dashed=ink.dashed)
-    look = f"fine on-{css_name(ink.on)}" if ink.on else ink.look
-    return text_tag(ink.text, ink.x, ink.y, look, ink.anchor)
+    if isinstance(mark, ShadeMark):
+        return tag("rect", "band", x=mark.left, y=mark.top, width=mark.width, height=mark.height)
+    if isinstance(mark, AreaMark):
+        return path_tag(moves_of(_rounded(mark.corners)) + "Z", f"fill-{css_name(mark.slot)}")
+    if isinstance(mark, LineMark):
+        kind = f"line-{css_name(mark.slot)}" if mark.slot else "grid"
+        return path_tag(moves_of(_rounded(mark.points)), kind, dashed=mark.dashed)
+    look = f"fine on-{css_name(mark.on)}" if mark.on else mark.look
+    return text_tag(mark.text, mark.x, mark.y, look, mark.anchor)
 
 
 def _rectangle(left: float, top: float, width: float, height: float) -> str:
@@ -322,7 +322,7 @@ def to_svg(picture: Figure | StripChart, *, converter_font: str = "") -> str:
 def inline_svg(picture: Figure | StripChart, size: ChartSize, *, name: str, label: str) -> str:
     """Write a picture as a part of a page that has the styles; `label` names it for screen readers.
 
-    A board takes its width from `size`, and the height that it then needs.
+    A strip chart takes its width from `size`, and the height that it then needs.
     """
     return _svg_drawing(picture, size, pointed=True).svg(name, label, ' tabindex="0"', "")
 

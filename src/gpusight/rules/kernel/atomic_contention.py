@@ -13,8 +13,8 @@ from gpusight.rules.patterns.kernel_speedup import (
     MIN_SPEEDUP,
     SHARED_WAITS,
     is_worth,
-    limited,
     time_left,
+    with_launch_overhead,
 )
 from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleNotApplicable, Threshold
 
@@ -132,7 +132,7 @@ def _in_global(launch: ProfiledLaunch, atomics: float | None, hottest: float) ->
     # stalls shrink as well.
     kept = 1 / min(launch.block or WARP, MAX_THREADS_COMBINED.value)
     stays = waits_left(launch, dict.fromkeys(_WAITS, 1 - kept))
-    remaining = limited(launch, max(stays or 0.0, others / ATTAINABLE, kept))
+    remaining = with_launch_overhead(launch, max(stays or 0.0, others / ATTAINABLE, kept))
     if remaining > 1 / MIN_SPEEDUP:
         return CLEAN
     focused = (

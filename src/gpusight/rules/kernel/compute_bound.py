@@ -12,11 +12,11 @@ from gpusight.analysis.counters.kernel_limiter import (
     SATURATED,
     busiest,
     limiter,
-    steady,
+    steady_utilization,
 )
 from gpusight.analysis.counters.profiled_launch import SM_UNITS, UNIT_NAMES, UNIT_QUANTITIES, WARP
 from gpusight.rules.finding import Confidence
-from gpusight.rules.patterns.kernel_speedup import ATTAINABLE, limited, roof_distance
+from gpusight.rules.patterns.kernel_speedup import ATTAINABLE, roof_distance, with_launch_overhead
 from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleNotApplicable, Threshold
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ float r = 1.0f / b;                       // once, outside the loop
         name, share = unit
         if name == "constants":
             return _divergent_constants(launch, share)
-        at_roof = steady(launch, share) >= ROOF.value
+        at_roof = steady_utilization(launch, share) >= ROOF.value
         remaining = 1.0 if at_roof else roof_distance(launch, share)
         confidence, reason = Confidence.HIGH, "measured"
         if not at_roof:
@@ -136,7 +136,7 @@ def _divergent_constants(launch: ProfiledLaunch, share: float) -> KernelRuleMatc
     )
     return KernelRuleMatch(
         title=f"Divergent constant reads: constant cache {share:.0%} busy",
-        time_share=limited(launch, max(1 / WARP, others / ATTAINABLE)),
+        time_share=with_launch_overhead(launch, max(1 / WARP, others / ATTAINABLE)),
         estimate="one read instead of 32; no other unit above its roofline",
         evidence=launch.evidence(q.CONSTANTS, shared.SM_SHARE, q.ISSUE, shared.DRAM_SHARE),
         confidence=Confidence.LOW,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.analysis.counters import kernel_quantities as q
@@ -22,17 +22,19 @@ from gpusight.rules.patterns.kernel_speedup import ATTAINABLE, SHARED_WAITS, roo
 from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleNotApplicable, Threshold
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
     from gpusight.rules.rule import RuleVerdict
 
 
 HIDDEN_WAIT_SHARE = Threshold(0.5, "share of the largest stall that a fix is assumed to hide")
 LAUNCH_OVERHEAD = "Grid launch and drain take most of the time"
-LADDER_FIX = (
+SHUFFLE_FIX = (
     "Reduce or scan within each warp with shuffles, and synchronize once: one row per warp, or one "
     "value per warp through shared memory."
 )
-LADDER_CODE = """\
+SHUFFLE_CODE = """\
 for (int d = 16; d; d /= 2)               // no barrier, no memory
   sum += __shfl_down_sync(0xffffffff, sum, d);
 if (lane == 0) part[warp] = sum;          // then one __syncthreads()
@@ -165,90 +167,85 @@ for (int k = 0; k < 4; ++k) node[k] = next[node[k]];
             return RuleNotApplicable("not measured: SM and memory utilization", self.sections)
         if bound != LATENCY:
             return CLEAN
-        highest = max(launch.busy.values(), default=0.0)
         waits = [(r, s) for r, s in launch.stalls.items() if r not in RUNNING and r in STALLS]
         reasons = sorted(waits, key=lambda pair: (pair[0] == "misc", -pair[1]))
-        if not reasons:
-            return _without_reasons(launch, highest)
-        reason, share = reasons[0]
-        # Barriers between accesses to a busy shared memory.
-        pipe, in_shared = launch.busy.get("l1_data", 0.0), launch.get(q.SHARED_SHARE) or 0.0
-        ladder = (
-            reason == "barrier"
-            and pipe >= SATURATED
-            and in_shared >= HIDDEN_WAIT_SHARE.value * pipe
-        )
-        remaining = (
-            _without_ladder(launch)
-            if ladder
-            else roof_limited(launch, 1 - share * HIDDEN_WAIT_SHARE.value)
-        )
-        cycles = load_cycles(launch, launch.get(q.LOAD_REQUESTS))
-        if _is_overhead(launch):
-            why, fix, code = OVERHEAD_WHY, OVERHEAD_FIX, OVERHEAD_CODE
-        else:
-            why, fix, code = "", STALLS[reason].fix, ""
-        if ladder:
-            fix, code = LADDER_FIX, LADDER_CODE
-        meaning = "Average latency of a global load"
-        load = Evidence("load_cycles", cycles or 0.0, "cycle", meaning)
-        return KernelRuleMatch(
-            title=LAUNCH_OVERHEAD
-            if _is_overhead(launch)
-            else f"{q.stall_name(reason)} {share:.0%} ({STALLS[reason].what})",
-            time_share=remaining,
-            estimate="warp shuffles: no barriers, no shared memory, half of the instructions"
-            if ladder
-            else f"{HIDDEN_WAIT_SHARE.value:.0%} of the largest stall hidden; no unit above "
-            f"{ATTAINABLE:.0%} of its peak",
-            evidence=(
-                *(
-                    Evidence(
-                        f"stall_{name}",
-                        part,
-                        "share",
-                        f"{q.stall_name(name)}: warp time stalled on {STALLS[name].what}",
-                    )
-                    for name, part in reasons[:MAX_REASONS_SHOWN]
-                ),
-                *launch.evidence(shared.SM_SHARE, shared.MEMORY_SHARE, shared.OCCUPANCY, q.WARPS),
-                *([] if cycles is None else [load]),
-                *launch.evidence(shared.WAVES),
-            ),
-            confidence=Confidence.LOW,
-            confidence_reason="how much of a stall can be hidden is assumed",
-            why=why,
-            fix=fix,
-            code=code,
-        )
+        match = _stall_match(launch, reasons) if reasons else _match_without_stalls(launch)
+        if overhead(launch) >= MAX_OVERHEAD_CORRECTION:
+            match = replace(
+                match,
+                title=LAUNCH_OVERHEAD,
+                why=OVERHEAD_WHY,
+                fix=OVERHEAD_FIX,
+                code=OVERHEAD_CODE,
+            )
+        if reasons and _is_shared_reduction(launch, reasons[0][0]):
+            match = replace(
+                match,
+                time_share=_with_warp_shuffles(launch),
+                estimate="warp shuffles: no barriers, no shared memory, half of the instructions",
+                fix=SHUFFLE_FIX,
+                code=SHUFFLE_CODE,
+            )
+        return match
 
 
-def _is_overhead(launch: ProfiledLaunch) -> bool:
-    return overhead(launch) >= MAX_OVERHEAD_CORRECTION
-
-
-def _without_ladder(launch: ProfiledLaunch) -> float:
-    """Return the time that remains with shuffles within warps instead of shared memory."""
-    in_shared, units = launch.get(q.SHARED_SHARE) or 0.0, ("l1_data", "l1", "lsu")
-    after = {unit: max(0.0, launch.busy.get(unit, 0.0) - in_shared) for unit in units}
-    after |= {u: launch.busy.get(u, 0.0) * HIDDEN_WAIT_SHARE.value for u in ("issue", "alu", "sm")}
-    stays = waits_left(launch, dict.fromkeys(("barrier", *SHARED_WAITS), 1.0))
-    remaining = time_left(launch, after, waits_left=stays)
-    return 1.0 if remaining is None else remaining
-
-
-def _without_reasons(launch: ProfiledLaunch, highest: float) -> KernelRuleMatch:
-    remaining = roof_limited(launch, 1 - HIDDEN_WAIT_SHARE.value)
-    is_short = _is_overhead(launch)
+def _stall_match(launch: ProfiledLaunch, reasons: Sequence[tuple[str, float]]) -> KernelRuleMatch:
+    reason, share = reasons[0]
+    cycles = load_cycles(launch, launch.get(q.LOAD_REQUESTS))
+    latency = Evidence("load_cycles", cycles or 0.0, "cycle", "Average latency of a global load")
     return KernelRuleMatch(
-        title=LAUNCH_OVERHEAD if is_short else f"Latency-bound: no unit above {highest:.0%}",
-        time_share=remaining,
+        title=f"{q.stall_name(reason)} {share:.0%} ({STALLS[reason].what})",
+        time_share=roof_limited(launch, 1 - share * HIDDEN_WAIT_SHARE.value),
+        estimate=f"{HIDDEN_WAIT_SHARE.value:.0%} of the largest stall hidden; no unit above "
+        f"{ATTAINABLE:.0%} of its peak",
+        evidence=(
+            *(
+                Evidence(
+                    f"stall_{name}",
+                    part,
+                    "share",
+                    f"{q.stall_name(name)}: warp time stalled on {STALLS[name].what}",
+                )
+                for name, part in reasons[:MAX_REASONS_SHOWN]
+            ),
+            *launch.evidence(shared.SM_SHARE, shared.MEMORY_SHARE, shared.OCCUPANCY, q.WARPS),
+            *([] if cycles is None else [latency]),
+            *launch.evidence(shared.WAVES),
+        ),
+        confidence=Confidence.LOW,
+        confidence_reason="how much of a stall can be hidden is assumed",
+        fix=STALLS[reason].fix,
+    )
+
+
+def _match_without_stalls(launch: ProfiledLaunch) -> KernelRuleMatch:
+    highest = max(launch.busy.values(), default=0.0)
+    return KernelRuleMatch(
+        title=f"Latency-bound: no unit above {highest:.0%}",
+        time_share=roof_limited(launch, 1 - HIDDEN_WAIT_SHARE.value),
         estimate=f"{HIDDEN_WAIT_SHARE.value:.0%} of the stalls hidden; no unit above "
         f"{ATTAINABLE:.0%} of its peak",
         evidence=launch.evidence(shared.SM_SHARE, shared.MEMORY_SHARE, shared.OCCUPANCY),
         confidence=Confidence.LOW,
         confidence_reason="warp stalls were not measured: collect WarpStateStats",
-        why=OVERHEAD_WHY if is_short else "",
-        fix=OVERHEAD_FIX if is_short else "",
-        code=OVERHEAD_CODE if is_short else "",
     )
+
+
+def _is_shared_reduction(launch: ProfiledLaunch, reason: str) -> bool:
+    """Return whether warps stall on barriers between accesses to a busy shared memory."""
+    l1_share, shared_share = launch.busy.get("l1_data", 0.0), launch.get(q.SHARED_SHARE) or 0.0
+    return (
+        reason == "barrier"
+        and l1_share >= SATURATED
+        and shared_share >= HIDDEN_WAIT_SHARE.value * l1_share
+    )
+
+
+def _with_warp_shuffles(launch: ProfiledLaunch) -> float:
+    """Return the time that remains with shuffles within warps instead of shared memory."""
+    shared_share, units = launch.get(q.SHARED_SHARE) or 0.0, ("l1_data", "l1", "lsu")
+    after = {unit: max(0.0, launch.busy.get(unit, 0.0) - shared_share) for unit in units}
+    after |= {u: launch.busy.get(u, 0.0) * HIDDEN_WAIT_SHARE.value for u in ("issue", "alu", "sm")}
+    stays = waits_left(launch, dict.fromkeys(("barrier", *SHARED_WAITS), 1.0))
+    remaining = time_left(launch, after, waits_left=stays)
+    return 1.0 if remaining is None else remaining

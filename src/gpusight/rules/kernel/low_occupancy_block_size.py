@@ -18,7 +18,7 @@ from gpusight.rules.patterns.kernel_speedup import (
     is_worth,
     limit_sentence,
     roof_limited,
-    theoretical,
+    theoretical_occupancy,
     time_left,
 )
 from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, Threshold
@@ -97,7 +97,7 @@ def _starting(launch: ProfiledLaunch) -> RuleVerdict:
     cycles = _cycles_per_block(launch)
     if cycles is None or cycles >= STARTING_CYCLES.value or launch.block is None:
         return CLEAN
-    achieved, possible = launch.get(shared.OCCUPANCY), theoretical(launch)
+    achieved, possible = launch.get(shared.OCCUPANCY), theoretical_occupancy(launch)
     supplied = achieved / possible if achieved is not None and possible else 0.0
     if supplied >= MIN_SUPPLIED_SHARE.value:
         return CLEAN

@@ -12,7 +12,7 @@ from gpusight.analysis.counters.kernel_limiter import (
     busiest,
     limiter,
     memory_unit,
-    steady,
+    steady_utilization,
 )
 from gpusight.analysis.counters.profiled_launch import MEMORY_UNITS, UNIT_NAMES
 from gpusight.rules.finding import Confidence
@@ -70,7 +70,7 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
         unit = memory_unit(launch)
         assert unit is not None
         name, share = unit
-        reached = steady(launch, share)
+        reached = steady_utilization(launch, share)
         # Without the overhead of its launch, a short kernel is as near to its peak as a long one,
         # though over its whole duration it is not at the roofline.
         is_short = share < ROOF.value <= reached

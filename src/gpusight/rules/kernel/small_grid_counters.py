@@ -12,11 +12,12 @@ from gpusight.rules.patterns.kernel_speedup import (
     MIN_SPEEDUP,
     is_tensor_core_kernel,
     issue_rate,
-    limited,
-    ready,
+    ready_share,
     roof_limited,
+    with_launch_overhead,
 )
 from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleNotApplicable, Threshold
+from gpusight.units import plural
 
 if TYPE_CHECKING:
     from gpusight.analysis.counters.profiled_launch import ProfiledLaunch
@@ -76,12 +77,16 @@ dim3 grid(rows, (columns + chunk - 1) / chunk);
         if remaining > 1 / MIN_SPEEDUP:
             return CLEAN
         return KernelRuleMatch(
-            title=f"Small grid: {grid:,} block{'s' if grid != 1 else ''} on {sms} SMs "
+            title=f"Small grid: {grid:,} {plural('block', grid)} on {sms} SMs "
             f"(room for {sms * blocks:,})",
             time_share=remaining,
             estimate=(f"the work on {sms} SMs instead of {grid}" if idle else "the work on all SMs")
             + (f", with {blocks} blocks per SM" if blocks > 1 else ", with 1 block per SM")
-            + ("; launch overhead is 1.5 µs" if remaining <= 2 * limited(launch, 0.0) else ""),
+            + (
+                "; launch overhead is 1.5 µs"
+                if remaining <= 2 * with_launch_overhead(launch, 0.0)
+                else ""
+            ),
             evidence=(
                 Evidence("grid", grid, "", shared.GRID_SIZE.meaning),
                 Evidence("sm_count", sms, "", shared.SM_COUNT.meaning),
@@ -100,4 +105,4 @@ def _time_left(launch: ProfiledLaunch, grid: int, sms: int, blocks: int) -> floa
     if rate is None or rate <= 0:
         return roof_limited(launch, spread)
     times = blocks / max(1.0, grid / sms)
-    return roof_limited(launch, spread * rate / ready(rate, times))
+    return roof_limited(launch, spread * rate / ready_share(rate, times))

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusight.analysis.counters import kernel_quantities as q
 from gpusight.analysis.counters import launch_quantities as shared
-from gpusight.analysis.counters.kernel_limiter import busiest, steady
+from gpusight.analysis.counters.kernel_limiter import busiest, steady_utilization
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.patterns.kernel_speedup import (
     MIN_SPEEDUP,
-    limited,
-    needed,
+    busiest_unit_time,
     roof_limited,
-    theoretical,
+    theoretical_occupancy,
+    with_launch_overhead,
 )
 from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleNotApplicable, Threshold
 from gpusight.units import format_mean
@@ -108,9 +108,9 @@ for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n;
 def _near_roof(launch: ProfiledLaunch) -> bool:
     """Return whether a unit is so busy that it hardly matters how full the SMs are."""
     common, own = busiest(launch, ("dram", "l2", "memory")), busiest(launch)
-    return (common is not None and steady(launch, common[1]) >= MAX_MEMORY_SHARE.value) or (
-        own is not None and steady(launch, own[1]) >= MAX_PIPE_SHARE.value
-    )
+    return (
+        common is not None and steady_utilization(launch, common[1]) >= MAX_MEMORY_SHARE.value
+    ) or (own is not None and steady_utilization(launch, own[1]) >= MAX_PIPE_SHARE.value)
 
 
 def _last_wave(launch: ProfiledLaunch, waves: float) -> RuleVerdict:
@@ -119,7 +119,9 @@ def _last_wave(launch: ProfiledLaunch, waves: float) -> RuleVerdict:
         return CLEAN
     full_waves = math.ceil(waves)
     full = _fullness(launch)
-    remaining = limited(launch, max(waves / full_waves, full or 0.0, needed(launch)))
+    remaining = with_launch_overhead(
+        launch, max(waves / full_waves, full or 0.0, busiest_unit_time(launch))
+    )
     if remaining > 1 / MIN_SPEEDUP:
         return CLEAN
     return KernelRuleMatch(
@@ -141,9 +143,9 @@ def _last_wave(launch: ProfiledLaunch, waves: float) -> RuleVerdict:
 def _uneven(launch: ProfiledLaunch) -> RuleVerdict:
     """Find SMs that are idle for long although there are blocks enough: a few run much longer."""
     active = launch.get(q.SM_ACTIVE)
-    if active is None or steady(launch, active) >= MIN_SM_ACTIVE_SHARE.value:
+    if active is None or steady_utilization(launch, active) >= MIN_SM_ACTIVE_SHARE.value:
         return CLEAN
-    remaining = roof_limited(launch, steady(launch, active))
+    remaining = roof_limited(launch, steady_utilization(launch, active))
     if remaining > 1 / MIN_SPEEDUP:
         return CLEAN
     return KernelRuleMatch(
@@ -164,7 +166,7 @@ def _uneven(launch: ProfiledLaunch) -> RuleVerdict:
 
 def _fullness(launch: ProfiledLaunch) -> float | None:
     """Return the part of the warp slots that were used, over the whole launch."""
-    achieved, possible = launch.get(shared.OCCUPANCY), theoretical(launch)
+    achieved, possible = launch.get(shared.OCCUPANCY), theoretical_occupancy(launch)
     active = launch.get(q.SM_ACTIVE)
     if achieved is None or not possible or active is None:
         return None

@@ -17,7 +17,7 @@ from gpusight.rules.patterns.kernel_speedup import (
     ATTAINABLE,
     MIN_SPEEDUP,
     is_tensor_core_kernel,
-    limited,
+    with_launch_overhead,
 )
 from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleNotApplicable, Threshold
 
@@ -179,7 +179,7 @@ def _on_tensor_cores(launch: ProfiledLaunch, share: float, ratio: float) -> tupl
     if unit is not None and memory[unit] / ATTAINABLE > remaining:
         remaining = memory[unit] / ATTAINABLE
         how += f"; memory traffic stays ({UNIT_NAMES[unit]} {memory[unit]:.0%} busy)"
-    return min(1.0, remaining) if by_name else limited(launch, remaining), how
+    return min(1.0, remaining) if by_name else with_launch_overhead(launch, remaining), how
 
 
 def _computes_in_fp32(launch: ProfiledLaunch) -> bool:

@@ -53,7 +53,7 @@ def time_left(
     saturated = highest >= SATURATED or waits_left is None
     pace = highest if saturated else ATTAINABLE
     by_units = next_highest / pace if pace else 1.0
-    return limited(launch, max(by_units, waits_left or 0.0))
+    return with_launch_overhead(launch, max(by_units, waits_left or 0.0))
 
 
 def is_worth(remaining: float | None) -> bool:
@@ -61,7 +61,7 @@ def is_worth(remaining: float | None) -> bool:
     return remaining is None or remaining <= 1 / MIN_SPEEDUP
 
 
-def limited(launch: ProfiledLaunch, remaining: float) -> float:
+def with_launch_overhead(launch: ProfiledLaunch, remaining: float) -> float:
     """Bound an estimate from below: the overhead of a launch remains in any case."""
     fixed = overhead(launch)
     return min(1.0, max(fixed + (1 - fixed) * remaining, 1e-3))
@@ -69,10 +69,13 @@ def limited(launch: ProfiledLaunch, remaining: float) -> float:
 
 def roof_limited(launch: ProfiledLaunch, remaining: float) -> float:
     """Bound an estimate from below by what the busiest unit needs at best."""
-    return min(1.0, max(limited(launch, remaining), overhead(launch) + needed(launch)))
+    return min(
+        1.0,
+        max(with_launch_overhead(launch, remaining), overhead(launch) + busiest_unit_time(launch)),
+    )
 
 
-def needed(launch: ProfiledLaunch) -> float:
+def busiest_unit_time(launch: ProfiledLaunch) -> float:
     """Return the part of the time that the busiest unit needs at best."""
     times = (
         share / (PIPE_ATTAINABLE if unit in PIPES else ATTAINABLE)
@@ -137,7 +140,7 @@ class WarpSlots:
         return self.warps_then / self.warps
 
 
-def theoretical(launch: ProfiledLaunch) -> float | None:
+def theoretical_occupancy(launch: ProfiledLaunch) -> float | None:
     """Return the theoretical occupancy."""
     reported = launch.get(shared.THEORETICAL_OCCUPANCY)
     if reported is not None:
@@ -145,7 +148,7 @@ def theoretical(launch: ProfiledLaunch) -> float | None:
     return None if launch.fit is None else launch.fit.share
 
 
-def room(launch: ProfiledLaunch, *, without: str, at_most: float) -> WarpSlots | None:
+def free_warp_slots(launch: ProfiledLaunch, *, without: str, at_most: float) -> WarpSlots | None:
     """Return how many warps would fit without one limit; None where it is not the only one.
 
     No more than the grid has, and `at_most` times the warps that fit now.
@@ -258,7 +261,7 @@ def issue_rate(launch: ProfiledLaunch) -> float | None:
     return None if measured is None else min(1.0, measured)
 
 
-def ready(rate: float, times_warps: float) -> float:
+def ready_share(rate: float, times_warps: float) -> float:
     """Return the share of cycles in which a warp is ready, with `times_warps` as many warps.
 
     If one of the current warps is ready in a share p of the cycles, then one of n times as many in
@@ -276,7 +279,7 @@ def time_left_with(launch: ProfiledLaunch, times_warps: float) -> float | None:
     if rate is None or rate <= 0:
         return None
     throttled = shares(THROTTLES, launch.stalls)
-    remaining = throttled + (1.0 - throttled) * rate / ready(rate, times_warps)
+    remaining = throttled + (1.0 - throttled) * rate / ready_share(rate, times_warps)
     return roof_limited(launch, remaining)
 
 
@@ -303,11 +306,11 @@ def check_occupancy_limit(
     launch: ProfiledLaunch, limit: str, *, at_most: float, what: str
 ) -> RuleVerdict:
     """Check whether one limit alone prevents warps that would hide latency."""
-    share = theoretical(launch)
+    share = theoretical_occupancy(launch)
     if share is None or launch.fit is None:
         sections = ("Occupancy", "LaunchStats")
         return RuleNotApplicable("the occupancy limiter is unknown", sections)
-    spare = room(launch, without=limit, at_most=at_most)
+    spare = free_warp_slots(launch, without=limit, at_most=at_most)
     if share > MAX_LOW_OCCUPANCY.value or spare is None or spare.warps_then <= spare.warps:
         return CLEAN
     if is_tensor_core_kernel(launch) or _is_at_a_roof(launch):
@@ -366,7 +369,7 @@ def _occupancy_match(
         title=f"Occupancy {share:.0%}, limited by {what}",
         time_share=remaining,
         estimate=f"with {warps} warps per SM{needs} instead of {spare.warps}, "
-        f"schedulers issue in {ready(rate, times):.0%} of the cycles instead of {rate:.0%}"
+        f"schedulers issue in {ready_share(rate, times):.0%} of the cycles instead of {rate:.0%}"
         + (f"; busiest unit at {roof[1]:.0%}" if roof else "")
         + further
         + spills,

@@ -43,10 +43,11 @@ def _is_profiler() -> bool:
     return os.path.realpath("/proc/self/exe").rpartition("/")[2].startswith(_PROFILERS)
 
 
-def _is_sampled_alone() -> bool:
+def _sample_stacks_on_old_python() -> bool:
     """Sample the stacks of a Python before 3.10, which the rest of us needs, if that is all.
 
-    Python before 3.8 is left alone: nsys records it all the same.
+    Python before 3.8 is left alone: nsys records it all the same. Returns whether this is all that
+    is to be done.
     """
     version = tuple(sys.version_info[:2])  # of the program, not ours
     if version >= (3, 10):
@@ -77,7 +78,7 @@ def _record() -> None:
     if not os.environ.get("GPUSIGHT_RECORD") or _is_profiler():
         return
     try:
-        if _is_sampled_alone():
+        if _sample_stacks_on_old_python():
             return
         if sys.version_info < (3, 10):  # noqa: UP036 - the program's, not ours
             raise RuntimeError("its Python is older than 3.10")
