@@ -10,6 +10,7 @@ import polars as pl
 
 from gpusight.analysis import scenario as words
 from gpusight.analysis.gpu_schedule import NONE, CallKind
+from gpusight.analysis.gpu_time import headline
 from gpusight.analysis.name_patterns import kernel_codes
 from gpusight.analysis.profiler_correction import without_profiler
 from gpusight.analysis.recording_advice import advice_for
@@ -87,7 +88,10 @@ def what_if(
         changes,
         before=context.ledger,
         steps=context.steps,
-        meta={"path": trace.meta.path},
+        meta={
+            "path": trace.meta.path,
+            "headline": headline(trace, selection, focus).document(),
+        },
         notes=(*focus.notes, *_notes(context)),
         window=focus,
     )

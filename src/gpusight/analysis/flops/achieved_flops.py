@@ -24,7 +24,6 @@ from gpusight.analysis.kernel_summary import no_kernels
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
 from gpusight.analysis.steps.step_window import window_steps
 from gpusight.errors import UsageError
-from gpusight.pace import AS_RECORDED
 from gpusight.results import Composite, Fact, Fmt, NotApplicable, TableResult
 from gpusight.units import format_share, format_time
 
@@ -148,7 +147,6 @@ def flops(
         notes=(
             *scope.notes,
             *_notes(counted, calls, roofs, main, table),
-            AS_RECORDED,
             *overhead_note(scope, times, trace_steps),
             *step_notes,
         ),

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import share_of, shown_if_filled
-from gpusight.analysis.gpu_time import busy_share
+from gpusight.analysis.gpu_time import Headline, headline
 from gpusight.analysis.launch_index import (
     count_in,
     done_ns,
@@ -126,18 +126,20 @@ def steps(
         missing = absent(trace, reason)
         return replace(missing, hint=f"{missing.hint}{between}{parts}")
     table = _table(trace, chosen)
+    named = headline(trace, selection, chosen)
     return Composite(
         "steps",
         "Steps",
-        _facts(trace, selection, chosen, table.frame),
+        _facts(trace, chosen, named, table.frame),
         (table, _phases(trace, chosen)),
         meta={
+            "headline": named.document(),
             "start_ns": chosen.start_ns,
             "end_ns": chosen.end_ns,
             **(dict.fromkeys(f.key for f in INNER_FACTS) if chosen.inner_loop is None else {}),
         },
         notes=chosen.notes,
-        window=chosen.text,
+        window=named.text,
     )
 
 
@@ -205,7 +207,7 @@ def _outliers(took: Ints, own_ns: Ints, kept: Mask) -> Mask:
 
 
 def _facts(
-    trace: Trace, selection: Selection, chosen: StepWindow, frame: pl.DataFrame
+    trace: Trace, chosen: StepWindow, named: Headline, frame: pl.DataFrame
 ) -> tuple[Fact, ...]:
     kept = frame.filter("kept")
     # Between each step and the one before, when neither runs.
@@ -225,7 +227,7 @@ def _facts(
         "max_ns": took.max(),
         "stddev_ns": spread,
         "variation": spread / took.mean() if spread is not None and total else None,  # type: ignore[operator]
-        "gpu_share": busy_share(trace, replace(selection, within=None, time=chosen.time)),
+        "gpu_share": named.busy_share,
         "outliers": int(kept["outlier"].sum()),
         "window_ns": chosen.length_ns,
     }
