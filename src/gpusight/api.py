@@ -325,12 +325,15 @@ def flops(
 ) -> Page:
     """Compare achieved with peak FLOP/s; `peak` in TFLOP/s, `bandwidth` in GB/s."""
     from gpusight.analysis.flops.achieved_flops import flops as analysis
+    from gpusight.analysis.steps.step_report import step_lengths
 
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
-    capture, selection = _corrected(trace, _selection(within, device, process), focus)
-    return Page(
-        _analyze_window(analysis, capture, selection, focus, by=by, peak=peak, bandwidth=bandwidth)
-    )
+    corrected, selection = _corrected(trace, _selection(within, device, process), focus)
+    # Operators and their kernels belong together as recorded; only how long steps take does not.
+    spans = {} if within is not None else step_lengths(corrected, selection, **focus)
+    options: dict[str, Any] = {"by": by, "peak": peak, "bandwidth": bandwidth, "spans_ns": spans}
+    answer = _analyze_window(analysis, trace, selection, focus, as_recorded=not spans, **options)
+    return Page(answer)
 
 
 def ranges(

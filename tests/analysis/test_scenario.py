@@ -356,14 +356,13 @@ def test_the_function_gives_a_view_that_shows_itself() -> None:
 
 
 def test_step_time_and_window_are_those_of_diagnose() -> None:
-    from gpusight.render.diagnosis_summary import window_text
     from gpusight.rules.diagnosis import TimelineDiagnosis
 
     diagnosis = gpusight.diagnose(DATALOAD).answer
     assert isinstance(diagnosis, TimelineDiagnosis)
     result = gpusight.whatif(DATALOAD, remove=["input"]).answer
     facts = {fact.key: fact for fact in whatif_page(result).facts}
-    assert facts["window"].value == result.window_text == window_text(diagnosis)
+    assert facts["window"].value == result.window_text == diagnosis.headline.text
     assert facts["step_before_ns"].value == pytest.approx(diagnosis.step_ns)
     labels = [fact.label for fact in whatif_page(result).facts]
     assert labels == [

@@ -25,6 +25,7 @@ from gpusight.analysis.steps.step_window import (
     NO_STEPS,
     SUGGESTION,
     StepWindow,
+    WindowKind,
     outliers,
     step_spans,
     step_window,
@@ -204,6 +205,26 @@ def _outliers(took: Ints, own_ns: Ints, kept: Mask) -> Mask:
     """
     long: Mask = outliers(took, kept) & (took > np.median(took[kept]))
     return long | outliers(own_ns, kept)
+
+
+def step_lengths(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+) -> dict[int, int]:
+    """Return how long each step of the window takes, by number; they add up to the window.
+
+    Of a window of time, which may cut steps, and without steps there are none.
+    """
+    chosen = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
+    whole = (WindowKind.STEPS, WindowKind.NUMBERED)
+    if isinstance(chosen, NotApplicable) or not chosen.steps or chosen.kind not in whole:
+        return {}
+    begun, ended = step_spans(trace, chosen.steps)
+    return dict(zip((s.number for s in chosen.steps), (ended - begun).tolist(), strict=True))
 
 
 def _facts(
