@@ -110,8 +110,8 @@ def what_if(
     return result if selection.device is None else result.of_device(selection.device)
 
 
-_GRAPH_RULES = ("graph-candidate", "launch-bound")
-"""Whose fix is a CUDA graph."""
+_GRAPH_RULES = ("launch-bound", "graph-candidate")
+"""Whose fix is a CUDA graph, the one that `diagnose` lists first."""
 
 
 def _limit_notes(context: RuleContext, result: WhatIf, scenarios: Sequence[Scenario]) -> list[str]:
