@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
 
 from gpusight.errors import CaptureMismatchError, UsageError
+from gpusight.pace import AS_RECORDED
 from gpusight.render.result_view import (
     BaselineView,
     ComparisonView,
@@ -71,9 +73,9 @@ def open_captures(
 
     Only what identifies the format is read now. Nothing is ever written to the file.
     `cache=False` neither uses nor fills the cache folder. `pace` is the step time without a
-    profiler (`"28.6ms"`, or nanoseconds): `diagnose`, `ledger`, `steps`, `summary`, `whatif`,
-    `compare`, `report` and `serve` then correct for the profiler, as they do for captures of
-    `gpusight record`, which measures it; `"off"` keeps the times of the capture.
+    profiler (`"28.6ms"`, or nanoseconds), for which times are corrected: by default that which
+    `gpusight record` measured, else an estimate; `"off"` keeps the times of the capture. The lists
+    of `kernels`, `launches`, `ranges`, `ops`, `api_calls` and `copies` have recorded times.
     """
     from gpusight.readers.open import open_trace
 
@@ -168,7 +170,11 @@ def ops(
     from gpusight.analysis.operator_summary import ops as analysis
 
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
-    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus, by=by))
+    return View(
+        _analyze_window(
+            analysis, trace, _selection(within, device, process), focus, as_recorded=True, by=by
+        )
+    )
 
 
 def launches(
@@ -187,7 +193,14 @@ def launches(
 
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     return View(
-        _analyze_window(analysis, trace, _selection(within, device, process), focus, kernel=kernel)
+        _analyze_window(
+            analysis,
+            trace,
+            _selection(within, device, process),
+            focus,
+            as_recorded=True,
+            kernel=kernel,
+        )
     )
 
 
@@ -266,8 +279,8 @@ def utilization(
     from gpusight.analysis.gpu_utilization import utilization as analysis
 
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
-    selection = _of_window(trace := _opened(trace), _selection(within, device, process), focus)
-    return Page(_analyze(analysis, trace, selection, **focus, bins=bins))
+    capture, selection = _corrected(trace, _selection(within, device, process), focus)
+    return Page(_analyze(analysis, capture, selection, **focus, bins=bins))
 
 
 def timeline(
@@ -286,12 +299,15 @@ def timeline(
     `.save("step.svg")` draws it. `tracks` are kinds (`"stream"`), keys or globs of keys
     (`"gpu0/*"`), or `"all"`; `steps` by number, `window` in nanoseconds.
     """
+    from gpusight.analysis.gpu_time import window_headline
     from gpusight.viewer.timeline_snapshot import timeline as analysis
 
     chosen = (tracks,) if isinstance(tracks, str) else tuple(tracks)
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
-    selection = _of_window(trace := _opened(trace), _selection(within, device, process), focus)
-    return Page(_analyze(analysis, trace, selection, **focus, tracks=chosen))
+    capture = _opened(trace)
+    selection = _of_window(capture, _selection(within, device, process), focus)
+    named = window_headline(capture, selection, **focus)
+    return Page(_analyze(analysis, capture, selection, **focus, tracks=chosen, named=named))
 
 
 def flops(
@@ -309,12 +325,15 @@ def flops(
 ) -> Page:
     """Compare achieved with peak FLOP/s; `peak` in TFLOP/s, `bandwidth` in GB/s."""
     from gpusight.analysis.flops.achieved_flops import flops as analysis
+    from gpusight.analysis.steps.step_report import step_lengths
 
-    selection = _selection(within, device, process)
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
-    return Page(
-        _analyze_window(analysis, trace, selection, focus, by=by, peak=peak, bandwidth=bandwidth)
-    )
+    corrected, selection = _corrected(trace, _selection(within, device, process), focus)
+    # Operators and their kernels belong together as recorded; only how long steps take does not.
+    spans = {} if within is not None else step_lengths(corrected, selection, **focus)
+    options: dict[str, Any] = {"by": by, "peak": peak, "bandwidth": bandwidth, "spans_ns": spans}
+    answer = _analyze_window(analysis, trace, selection, focus, as_recorded=not spans, **options)
+    return Page(answer)
 
 
 def ranges(
@@ -331,7 +350,11 @@ def ranges(
     from gpusight.analysis.range_summary import ranges as analysis
 
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
-    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
+    return View(
+        _analyze_window(
+            analysis, trace, _selection(within, device, process), focus, as_recorded=True
+        )
+    )
 
 
 def api_calls(
@@ -348,7 +371,11 @@ def api_calls(
     from gpusight.analysis.api_summary import api_calls as analysis
 
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
-    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
+    return View(
+        _analyze_window(
+            analysis, trace, _selection(within, device, process), focus, as_recorded=True
+        )
+    )
 
 
 def copies(
@@ -429,12 +456,14 @@ def join(
     from gpusight.analysis.join.joined_kernels import join as analysis
     from gpusight.analysis.steps.step_window import with_window
 
-    captures = _opened(timeline), _opened(report)
-    program = captures[int(captures[0].has("profiles"))]  # they may be given in either order
+    program, kernels = _opened(timeline), _opened(report)
+    if program.has("profiles"):  # they may be given in either order
+        program, kernels = kernels, program
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
-    selection = _of_window(program, _selection(within, device, process), focus)
-    chosen, text = with_window(program, selection, **focus)
-    return Page(_with_warnings(with_window_text(analysis(*captures, chosen), text), captures))
+    program, selection = _corrected(program, _selection(within, device, process), focus)
+    chosen, _ = with_window(program, selection, **focus)
+    answer = _named(analysis(program, kernels, chosen), program, selection, focus)
+    return Page(_with_warnings(answer, [program, kernels]))
 
 
 def occupancy(
@@ -886,10 +915,10 @@ def questions(
     captures = [_opened(trace), *([] if compare is None else [_opened(compare)])]
     sizes = ",".join(map(str, model)) if isinstance(model, tuple) else model
     selection = _selection(within, device, process)
+    focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     if compare is None:  # the process of one capture is not one of the other
-        focus = FocusOptions(steps=steps, window=window, warmup=warmup)
         selection = _of_window(captures[0], selection, focus)
-    answer = analysis(
+    answer: Answer = analysis(
         captures[0],
         selection,
         compare=captures[-1] if compare is not None else None,
@@ -899,6 +928,7 @@ def questions(
         window=window,
         warmup=warmup,
     )
+    answer = _named(answer, captures[0], selection, focus, as_recorded=True)
     return Page(_with_warnings(answer, captures))
 
 
@@ -1305,15 +1335,43 @@ def _analyze_window(
     trace: Capture,
     selection: Selection,
     focus: FocusOptions,
+    *,
+    as_recorded: bool = False,
     **options: object,
 ) -> Any:
-    """Run an analysis on a time window, by default the steps without warm-up; name the window."""
+    """Run an analysis on a time window, by default the steps without warm-up; name the window.
+
+    `as_recorded` is set where times of the host are those of the capture.
+    """
     from gpusight.analysis.steps.step_window import with_window
 
     capture = _opened(trace)
-    chosen, window = with_window(capture, _of_window(capture, selection, focus), **focus)
-    answer = with_window_text(analysis(capture, chosen, **options), window)
-    return _with_warnings(answer, [capture])
+    selection = _of_window(capture, selection, focus)
+    chosen, _ = with_window(capture, selection, **focus)
+    answer = analysis(capture, chosen, **options)
+    named = _named(answer, capture, selection, focus, as_recorded=as_recorded)
+    return _with_warnings(named, [capture])
+
+
+def _named(
+    answer: Answer,
+    trace: Trace,
+    selection: Selection,
+    focus: FocusOptions,
+    *,
+    as_recorded: bool = False,
+) -> Answer:
+    """Name the window of an answer as `diagnose` does, and say where its times are other ones."""
+    if isinstance(answer, NotApplicable):
+        return answer
+    from gpusight.analysis.gpu_time import window_headline
+
+    named = window_headline(trace, selection, **focus)
+    if named is None:
+        return answer
+    if as_recorded and named.is_corrected:
+        answer = replace(answer, notes=(*answer.notes, AS_RECORDED))
+    return with_window_text(answer, named.text, named.document())
 
 
 def _analyze(

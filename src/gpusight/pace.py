@@ -28,8 +28,8 @@ MESSAGE = "gpusight.pace "
 METADATA_KEY = "gpusight_pace"
 SIDECAR_SUFFIX = ".pace.json"
 AS_RECORDED = (
-    "times are as recorded, with the overhead of the profiler that diagnose, steps and ledger "
-    "subtract"
+    "times are as recorded, with the overhead of the profiler; the step time in the headline is "
+    "without it"
 )
 """Note of answers whose times are never corrected."""
 _SIDECAR_BYTES = 16_384

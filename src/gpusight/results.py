@@ -132,11 +132,17 @@ class Composite:
 Answer: TypeAlias = "TableResult | Composite | NotApplicable"
 
 
-def with_window_text(result: Answer, window: str) -> Answer:
-    """Name the time that an answer covers in its headline, where it does not yet."""
+def with_window_text(
+    result: Answer, window: str, document: Mapping[str, Any] | None = None
+) -> Answer:
+    """Name the time that an answer covers in its headline, where it does not yet.
+
+    `document` is the same as plain objects, for JSON.
+    """
     if isinstance(result, NotApplicable) or result.window or not window:
         return result
-    return replace(result, window=window)
+    known = {} if document is None else {"headline": document}
+    return replace(result, window=window, meta={**known, **result.meta})
 
 
 def with_warnings(result: Answer, warnings: Sequence[str]) -> Answer:

@@ -13,6 +13,7 @@ from gpusight.analysis.selection import Selection
 from gpusight.cli import options
 from gpusight.cli.commands import launches as command
 from gpusight.errors import UsageError
+from gpusight.pace import AS_RECORDED
 from gpusight.render.table_layout import TableOptions
 from gpusight.render.terminal_tables import to_plain
 from gpusight.results import NotApplicable, TableResult
@@ -177,6 +178,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(capsys.readouterr().out)
     assert {row["kind"] for row in document["rows"]} == {"copy"}
     assert document["meta"]["work"] == len(document["rows"]) == 6
-    assert document["meta"]["window"] == "2 steps of 8.13 ms (1 warm-up step excluded)"
+    named = document["meta"]["headline"]
+    assert document["meta"]["window"] == named["text"]
+    assert (named["steps"], named["recorded_step_ns"] > named["step_ns"]) == (2, True)
+    assert AS_RECORDED in document["meta"]["notes"]
     assert command.run(parser.parse_args([*args, "--window", "all"])) == 0
     assert json.loads(capsys.readouterr().out)["meta"]["work"] == 9

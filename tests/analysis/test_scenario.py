@@ -22,6 +22,7 @@ from gpusight.cli.main import main
 from gpusight.errors import GpusightError, UsageError
 from gpusight.results import NotApplicable, TableResult
 from gpusight.rules.scenario_changes import what_if
+from gpusight.units import format_time
 from tests.rules.timeline.rule_captures import Capture
 from tests.shared import (
     DATA,
@@ -356,14 +357,13 @@ def test_the_function_gives_a_view_that_shows_itself() -> None:
 
 
 def test_step_time_and_window_are_those_of_diagnose() -> None:
-    from gpusight.render.diagnosis_summary import window_text
     from gpusight.rules.diagnosis import TimelineDiagnosis
 
     diagnosis = gpusight.diagnose(DATALOAD).answer
     assert isinstance(diagnosis, TimelineDiagnosis)
     result = gpusight.whatif(DATALOAD, remove=["input"]).answer
     facts = {fact.key: fact for fact in whatif_page(result).facts}
-    assert facts["window"].value == result.window_text == window_text(diagnosis)
+    assert facts["window"].value == result.window_text == diagnosis.headline.text
     assert facts["step_before_ns"].value == pytest.approx(diagnosis.step_ns)
     labels = [fact.label for fact in whatif_page(result).facts]
     assert labels == [
@@ -452,7 +452,27 @@ def test_the_fix_of_a_general_rule_saves_what_diagnose_says() -> None:
     # The wait in between hides more of it: diagnose counts the idle time only, and that is said.
     (note,) = result.notes
     assert note.startswith("diagnose counts 240 µs/step for the fix of host-bound alone: the idle ")
+    graphs = predicted(capture, Scenario(ScenarioAction.GRAPH))
+    assert not any("CUDA graphs alone" in note for note in graphs.notes), (
+        "no launches are its cause"
+    )
     both = predicted(
         capture, *(Scenario(ScenarioAction.APPLY, f"{n}") for n in range(1, len(fixes) + 1))
     )
     assert both.changed_ns / 5 == pytest.approx(diagnosis.predicted_step_ns, rel=0.02)
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["nsys/gpt_tiny_train_r2.sqlite", "torch/conv.json.gz"])
+def test_cuda_graphs_save_what_diagnose_says_or_why_they_save_more(name: str) -> None:
+    trace = gpusight.open(SHARED / name)
+    diagnosis = gpusight.diagnose(trace).timeline
+    assert diagnosis is not None
+    found = next(f for f in diagnosis.fixes if f.rule in {"launch-bound", "graph-candidate"})
+    result = gpusight.whatif(trace, graph=True).answer
+    assert found.recoverable_ns is not None
+    assert result.saved_ns / result.per_step > 1.05 * found.recoverable_ns / diagnosis.steps
+    limit = format_time(found.recoverable_ns / diagnosis.steps, digits=3)
+    assert f"diagnose counts {limit}/step for CUDA graphs alone: the idle time" in " ".join(
+        result.notes
+    )

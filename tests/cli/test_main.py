@@ -73,7 +73,7 @@ def test_other_formats(
 def test_top_limits_rows(train: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", train, "--top", "3"]) == 0
     out = capsys.readouterr().out
-    assert len(out.splitlines()) == 3 + 3 + 1
+    assert len(out.splitlines()) == 4 + 3 + 1
     assert "more rows (use --top 0 for all)" in out
     assert main(["kernels", train, "--top", "0", "--format", "csv"]) == 0
     assert len(capsys.readouterr().out.splitlines()) > 21

@@ -11,6 +11,8 @@ import polars as pl
 
 from gpusight.analysis.aggregates import names_of, schema_of
 from gpusight.analysis.capture_info import device_names
+from gpusight.analysis.corrected_trace import CorrectedTrace
+from gpusight.analysis.gpu_time import headline_of
 from gpusight.analysis.kernel_summary import graph_notes
 from gpusight.analysis.ledger.ledger_entries import (
     COMMUNICATION,
@@ -21,10 +23,9 @@ from gpusight.analysis.ledger.ledger_entries import (
 )
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection, Selection
-from gpusight.analysis.steps.step_window import step_window
+from gpusight.analysis.steps.step_window import StepWindow, step_window
 from gpusight.errors import UsageError
 from gpusight.naming.kernel_names import classify
-from gpusight.pace import AS_RECORDED
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.intervals import Intervals, coverage, gaps, union
 from gpusight.units import format_share
@@ -32,7 +33,6 @@ from gpusight.units import format_share
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
@@ -111,8 +111,13 @@ _UNIT = re.compile(r"\s*\[[^\]]*%[^\]]*\]\s*$")
 _SECTION = "metrics"
 
 
-def sampled(trace: Trace, devices: Sequence[int], edges: Ints) -> list[TableResult | NotApplicable]:
-    """Return `_BUSY_METRICS` of these GPUs: the mean of all, and between the edges of bins."""
+def sampled(
+    trace: Trace, devices: Sequence[int], edges: Ints, shown: Ints | None = None
+) -> list[TableResult | NotApplicable]:
+    """Return `_BUSY_METRICS` of these GPUs: the mean of all, and between the edges of bins.
+
+    `shown` are the edges that the bins have in the answer, where these are others.
+    """
     if not trace.has("gpu_metrics"):
         wanted = (w for w in advice_for(trace.meta).wanted if w.table == "gpu_metrics")
         hint = next((f"capture with: {w.how}" for w in wanted), "")
@@ -124,7 +129,7 @@ def sampled(trace: Trace, devices: Sequence[int], edges: Ints) -> list[TableResu
         pl.col("device").is_in(list(devices)),
     )
     rows = [
-        _binned(own, edges).select(
+        _binned(own, edges, edges if shown is None else shown).select(
             pl.lit(device, pl.Int64).alias("device"), pl.lit(labels[code]).alias("metric"), pl.all()
         )
         for (device, code), own in frame.group_by("device", "code", maintain_order=True)
@@ -148,7 +153,7 @@ def _label(name: str) -> str | None:
     return label if percentages and shown else None
 
 
-def _binned(samples: pl.DataFrame, edges: Ints) -> pl.DataFrame:
+def _binned(samples: pl.DataFrame, edges: Ints, shown: Ints) -> pl.DataFrame:
     """Average samples bin by bin; from the first to the last sample no bin is left out."""
     ordered = samples.sort("time_ns")
     times, values = ordered["time_ns"].to_numpy(), ordered["value"].to_numpy()
@@ -159,7 +164,7 @@ def _binned(samples: pl.DataFrame, edges: Ints) -> pl.DataFrame:
     mean = np.where(count > 0, (sums[after] - sums[first]) / np.maximum(count, 1), last_value)
     known = (count > 0) | ((first > 0) & (first < len(times)))
     columns = {
-        "start_ns": edges[:-1],
+        "start_ns": shown[:-1],
         "share": np.clip(mean, 0.0, None) / 100,
         "samples": count,
     }
@@ -277,17 +282,38 @@ def utilization(
     work = work_of(trace, selection, chosen)
     if not work:
         return NotApplicable(COMMAND, "no GPU work in the selection")
-    # Where the bins begin, and where the last one ends; none is shorter than 1 ns.
+    edges = _edges(chosen, bins)
+    metrics = sampled(trace, list(work), edges)
+    if isinstance(trace, CorrectedTrace) and trace.has("gpu_metrics"):
+        # Samples do not move with what the GPU does: they stay those of the recorded window.
+        recorded = trace.source.trace
+        then = step_window(recorded, selection, steps=steps, window=window, warmup=warmup)
+        assert isinstance(then, StepWindow), "the same window before its times were moved"
+        metrics = sampled(recorded, list(work), _edges(then, len(edges) - 1), edges)
+        chosen = replace(chosen, notes=(*chosen.notes, _SAMPLED_WITH_PROFILER))
+    return _report(trace, chosen, work, edges, metrics)
+
+
+def _edges(chosen: StepWindow, bins: int) -> Ints:
+    """Return where the bins begin, and where the last one ends; none is shorter than 1 ns."""
     count = max(1, min(bins, chosen.length_ns))
     edges = [chosen.start_ns + n * chosen.length_ns // count for n in range(count + 1)]
-    return _report(trace, chosen, work, np.array(edges, np.int64))
+    return np.array(edges, np.int64)
 
+
+_SAMPLED_WITH_PROFILER = (
+    "GPU metrics are as sampled, with the profiler: idle time that it added lowers them"
+)
 
 # Over time ----------------------------------------------------------------------------------------
 
 
 def _report(
-    trace: Trace, chosen: StepWindow, work: Mapping[int, DeviceWork], edges: Ints
+    trace: Trace,
+    chosen: StepWindow,
+    work: Mapping[int, DeviceWork],
+    edges: Ints,
+    metrics: Sequence[TableResult | NotApplicable],
 ) -> Composite:
     names = device_names(trace)
     gpus = pl.DataFrame(
@@ -295,10 +321,11 @@ def _report(
         schema=schema_of(GPU_FIELDS),
     )
     over_time = pl.concat([_bin_rows(device, own, edges) for device, own in work.items()])
+    named = headline_of(chosen, dict(gpus.select("device", "busy_share").iter_rows()))
     sections: list[TableResult | NotApplicable] = [
         TableResult("gpus", "By GPU", _shown(GPU_FIELDS, gpus), gpus),
         TableResult("bins", "Over time", _shown(BIN_FIELDS, over_time), over_time),
-        *sampled(trace, list(work), edges),
+        *metrics,
     ]
     if chosen.steps:
         steps = pl.DataFrame(list(_step_rows(chosen, work)), schema=schema_of(STEP_FIELDS))
@@ -308,9 +335,14 @@ def _report(
         "GPU utilization",
         tuple(_facts(chosen, gpus, edges)),
         tuple(sections),
-        meta={"path": trace.meta.path, "start_ns": chosen.start_ns, "end_ns": chosen.end_ns},
-        notes=(*chosen.notes, *graph_notes(trace, chosen.time), AS_RECORDED),
-        window=chosen.text,
+        meta={
+            "headline": named.document(),
+            "path": trace.meta.path,
+            "start_ns": chosen.start_ns,
+            "end_ns": chosen.end_ns,
+        },
+        notes=(*chosen.notes, *graph_notes(trace, chosen.time)),
+        window=named.text,
     )
 
 

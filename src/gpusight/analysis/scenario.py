@@ -233,9 +233,9 @@ class WhatIf:
 
     @property
     def window_text(self) -> str:
-        """Name the window: `10 steps of 12.5 ms (2 warm-up steps excluded)`."""
-        if self.window is not None and self.window.steps:
-            return self.window.text
+        """Name the window: `10 steps of 12.5 ms (2 warm-up steps excluded), GPU busy 92.5%`."""
+        if "headline" in self.meta:
+            return str(self.meta["headline"]["text"])
         length = format_time(self.measured_ns / self.per_step, digits=3)
         if not self.steps:
             return f"{length}, no steps found"
@@ -391,8 +391,6 @@ def _facts(result: WhatIf) -> tuple[Fact, ...]:
             "saved_ns": result.saved_ns / each,
         }
         del values["measured_ns"], values["changed_ns"]
-    else:
-        del values["window"]
     return tuple(
         Fact(f.key, f.label, values[f.key], f.fmt, f.meaning)
         for f in WHATIF_FACTS

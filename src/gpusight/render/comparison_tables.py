@@ -16,6 +16,7 @@ from gpusight.comparison.phrases import (
     from_to,
     in_words,
     join_first,
+    percent,
     shown,
     signed,
     signed_share,
@@ -293,11 +294,11 @@ def _metrics(comparison: Comparison) -> ComparisonSection:
         and (comparison.has_steps or metric.key != "between_steps")
     )
     named = first if comparison.has_steps else replace(first, label="Window time")
-    rows = tuple(map(_metric, (named, *worth)))
+    rows = tuple(_metric(metric, comparison.least) for metric in (named, *worth))
     return ComparisonSection("metrics", title, columns, rows, whole=True)
 
 
-def _metric(metric: MetricChange) -> ComparisonRow:
+def _metric(metric: MetricChange, least: float) -> ComparisonRow:
     change, fmt = metric.change, metric.fmt
     if change.before is None and change.after is None:
         cells = (metric.label, *((MISSING,) * 5), "missing")
@@ -305,6 +306,8 @@ def _metric(metric: MetricChange) -> ComparisonRow:
     sides = (shown(change.before, fmt), shown(change.after, fmt))
     known = change.delta is not None
     verdict = change.verdict.value if known else "missing"
+    if change.verdict is ChangeVerdict.SAME and sides[0] != sides[1]:
+        verdict = f"within {percent(least)}"
     ends = spread(change.low, change.high, fmt)
     numbers = (signed(change.delta, fmt), signed_share(change.ratio), ends)
     tone = ChangeTone.PLAIN if metric.key == "busy" and change.significant else change_tone(change)

@@ -417,7 +417,7 @@ def _section_rows(
 
 
 _NO_PACE, _NO_WINDOW = ("--pace",), ("--steps", "--window", "--warmup")
-_NOT_TAKEN = {"drill": _NO_PACE, "flops": _NO_PACE, "roofline": (*_NO_PACE, *_NO_WINDOW)}
+_NOT_TAKEN = {"drill": _NO_PACE, "roofline": (*_NO_PACE, *_NO_WINDOW)}
 """Options of `diagnose` that a next command does not take."""
 
 

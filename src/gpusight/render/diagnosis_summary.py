@@ -21,8 +21,6 @@ from gpusight.rules.registry import kernel_rules
 from gpusight.rules.rule import TimelineRule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from gpusight.analysis.ledger.device_ledger import DeviceLedger
     from gpusight.rules.diagnosis import (
         JoinedDiagnosis,
@@ -139,26 +137,8 @@ def diagnosis_head(diagnosis: TimelineDiagnosis) -> str:
     process, processes = (diagnosis.meta.get(key) for key in ("process", "processes"))
     worst = f"process {process} ({worst_of(processes)})" if processes else None
     gpu = diagnosis.meta.get("gpu") or "unknown GPU"
-    facts = [worst, gpu, window_text(diagnosis), *_busy_text(diagnosis)]
+    facts = [worst, gpu, diagnosis.headline.text]
     return safe_text(f"{name}: {', '.join(str(fact) for fact in facts if fact)}")
-
-
-def window_text(diagnosis: TimelineDiagnosis) -> str:
-    """Name the window: `10 steps of 12.5 ms (2 warm-up steps excluded)`."""
-    return diagnosis.focus.text
-
-
-def _busy_text(diagnosis: TimelineDiagnosis) -> Iterator[str]:
-    device = evaluated_device(diagnosis)
-    if device is None:
-        return
-    every = [device.busy_share for device in diagnosis.ledger.devices]
-    if len(every) == 1:
-        yield f"GPU busy {units.format_share(device.busy_share)}"
-        return
-    span = f"{units.format_share(min(every))} to {units.format_share(max(every))}"
-    share = units.format_share(device.busy_share)
-    yield f"GPU {device.device} busy {share} (all {len(every)}: {span})"
 
 
 def timeline_verdict(diagnosis: TimelineDiagnosis) -> str:

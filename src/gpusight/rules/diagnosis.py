@@ -12,6 +12,7 @@ from itertools import accumulate
 from operator import or_
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from gpusight.analysis.gpu_time import Headline, headline_of
 from gpusight.analysis.selection import EVERYTHING
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
@@ -146,6 +147,13 @@ class TimelineDiagnosis:
         """All fixes save at most what the plan predicts: a part of it is an upper bound."""
         return any(self.plan_upper_bounds)
 
+    @property
+    def headline(self) -> Headline:
+        """The window, its step time, and how busy GPUs are, the evaluated one first."""
+        busy = {device.device: device.busy_share for device in self.ledger.devices}
+        device = self.meta.get("device")
+        return headline_of(self.focus, busy, device if device in busy else next(iter(busy), None))
+
     def document(self) -> dict[str, Any]:
         """Return the document that `--format json` writes."""
         inner_loop = self.focus.inner_loop
@@ -154,6 +162,7 @@ class TimelineDiagnosis:
                 "command": self.command,
                 "title": self.title,
                 **self.meta,
+                "headline": self.headline.document(),
                 "notes": list(self.notes),
             },
             "window": {

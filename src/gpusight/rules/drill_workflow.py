@@ -12,6 +12,7 @@ from gpusight.analysis.drill.drill_kernels import COMMAND, DrillSelection, pick_
 from gpusight.analysis.drill.drill_result import DrillResult, measured_launches_of
 from gpusight.analysis.drill.launch_anchors import AnchorSupport
 from gpusight.analysis.drill.launch_plan import pick_totals, plan_launches, plan_totals, request_of
+from gpusight.analysis.gpu_time import window_headline
 from gpusight.analysis.kernel_summary import graph_notes
 from gpusight.errors import RecordError, UsageError
 from gpusight.recording import capture_names
@@ -243,6 +244,15 @@ def _drill(
     if isinstance(picked, NotApplicable):
         return picked
     planned = plan_launches(picked, support)
+    named = window_headline(
+        trace,
+        question.selection,
+        steps=question.steps,
+        window=question.window,
+        warmup=question.warmup,
+    )
+    if named is not None and named.step_ns:
+        picked = replace(picked, window_ns=round(named.step_ns * named.steps))
     return DrillResult(
         kernels=picked.kernels,
         plan=planned,
@@ -250,7 +260,10 @@ def _drill(
         steps=len(picked.focus.steps),
         window_ns=picked.window_ns,
         kernel_ns=picked.time_ns,
-        meta={"capture": trace.meta.path},
+        meta={
+            "capture": trace.meta.path,
+            "headline": None if named is None else named.document(),
+        },
         notes=(*picked.notes, *_plan_notes(picked, question), *(planned.notes if planned else ())),
     )
 

@@ -10,6 +10,7 @@ import polars as pl
 
 from gpusight.analysis import scenario as words
 from gpusight.analysis.gpu_schedule import NONE, CallKind
+from gpusight.analysis.gpu_time import headline
 from gpusight.analysis.name_patterns import kernel_codes
 from gpusight.analysis.profiler_correction import without_profiler
 from gpusight.analysis.recording_advice import advice_for
@@ -87,7 +88,10 @@ def what_if(
         changes,
         before=context.ledger,
         steps=context.steps,
-        meta={"path": trace.meta.path},
+        meta={
+            "path": trace.meta.path,
+            "headline": headline(trace, selection, focus).document(),
+        },
         notes=(*focus.notes, *_notes(context)),
         window=focus,
     )
@@ -106,21 +110,29 @@ def what_if(
     return result if selection.device is None else result.of_device(selection.device)
 
 
+_GRAPH_RULES = ("launch-bound", "graph-candidate")
+"""Whose fix is a CUDA graph, the one that `diagnose` lists first."""
+
+
 def _limit_notes(context: RuleContext, result: WhatIf, scenarios: Sequence[Scenario]) -> list[str]:
     """Say where `diagnose` counts less for a fix: no more than the idle time that it is about."""
     notes = []
     for change, scenario in zip(result.changes, scenarios, strict=True):
-        match = (
-            _match_of(context, scenario.target) if scenario.verb is ScenarioAction.APPLY else None
-        )
-        if match is None or (match.min_ns is None and not match.floor_ns):
+        match: RuleVerdict | None = None
+        if scenario.verb is ScenarioAction.APPLY:
+            match = _match_of(context, scenario.target)
+        elif scenario.verb is ScenarioAction.GRAPH:
+            verdicts = (_verdict_of(context, rule) for rule in _GRAPH_RULES)
+            match = next((v for v in verdicts if isinstance(v, RuleMatch)), None)
+        if not isinstance(match, RuleMatch) or (match.min_ns is None and not match.floor_ns):
             continue
         limit_ns = max(0.0, result.unchanged_ns - max(match.min_ns or 0.0, match.floor_ns))
         if change.alone_ns > (1 + _MIN_DIFFERENCE) * limit_ns:
+            the = "the " if scenario.verb is ScenarioAction.APPLY else ""
             limit = format_time(limit_ns / result.per_step, digits=3)
             notes.append(
-                f"diagnose counts {limit}{'/step' * bool(result.steps)} for the {change.change} "
-                "alone: the idle time that it is about"
+                f"diagnose counts {limit}{'/step' * bool(result.steps)} for {the}{change.change} "
+                "alone: the idle time that its finding is about"
             )
     return notes
 
@@ -388,9 +400,7 @@ def _match_of(context: RuleContext, name: str) -> RuleMatch:
     Raises UsageError where there is none.
     """
     select_rules(timeline_rules(), [name])  # which raises for an unknown name
-    verdict = _verdicts(context).get(name)
-    if verdict is None:
-        verdict = _verdicts(context)[name] = verdict_among(context, timeline_rules(), name)
+    verdict = _verdict_of(context, name)
     if isinstance(verdict, RuleMatch) and verdict.change:
         return verdict
     if isinstance(verdict, RuleNotApplicable):
@@ -401,6 +411,13 @@ def _match_of(context: RuleContext, name: str) -> RuleMatch:
         why=why if isinstance(verdict, RuleMatch) else "the program does not have that problem",
         hint="see: gpusight diagnose FILE",
     )
+
+
+def _verdict_of(context: RuleContext, name: str) -> RuleVerdict:
+    known = _verdicts(context)
+    if name not in known:
+        known[name] = verdict_among(context, timeline_rules(), name)
+    return known[name]
 
 
 @memoize

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import schema_of
+from gpusight.analysis.gpu_time import NO_WINDOW, Headline, headline
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
 from gpusight.analysis.steps.step_list import called, shortened
 from gpusight.analysis.steps.step_window import step_spans, step_window, work_end
@@ -78,7 +79,8 @@ POINT_FIELDS = (
 )
 FACTS = (
     Field("what", "Shown", Fmt.TEXT, "Step, range or window that is shown"),
-    Field("step_ns", "Step time", Fmt.TIME, "Length of the window per step, as in every command"),
+    Field("step_ns", "Step time", Fmt.TIME, "Length of the window per step without the profiler"),
+    Field("recorded_step_ns", "As recorded", Fmt.TIME, "The same with the profiler"),
     Field("median_ns", "Median step", Fmt.TIME, "Duration of the step that is shown"),
     Field("start_ns", "Start", Fmt.TIME, "Start of the time shown"),
     Field("length_ns", "Time shown", Fmt.TIME, "From host start to GPU end, with a margin"),
@@ -224,13 +226,15 @@ def timeline(
     warmup: bool = False,
     tracks: Sequence[str] = (),
     known: Accounting | None = None,
+    named: Headline | None = None,
 ) -> Composite | NotApplicable:
     """Show a time window track by track: the median step by default.
 
     `tracks` are kinds, keys or globs of keys; without them streams, ranges, operators and calls of
     the threads and GPUs that do most. `known` is taken for the ledger, where it is of its time.
+    `named` is the headline of every command, where times are as recorded.
     """
-    stretch = _stretch_of(trace, selection, steps=steps, window=window, warmup=warmup)
+    stretch = _stretch_of(trace, selection, named, steps=steps, window=window, warmup=warmup)
     if isinstance(stretch, NotApplicable):
         return replace(stretch, command=COMMAND)
     try:
@@ -287,14 +291,18 @@ class _Snapshot:
             "Timeline",
             tuple(self._facts(frame.height, fine)),
             (table, *fine.sections()),
-            meta={"path": self.timeline.trace.meta.path, **ends, "steps": steps},
+            meta={
+                "headline": self.stretch.named.document(),
+                "path": self.timeline.trace.meta.path,
+                **ends,
+                "steps": steps,
+            },
             notes=(
                 *self.stretch.notes,
                 *self.timeline.notes,
                 *self._left_out(drawn, active),
-                AS_RECORDED,
             ),
-            window=self.stretch.window,
+            window=self.stretch.named.text,
         )
 
     def _seen(self, keys: Sequence[str], bins: int) -> SnapshotTables:
@@ -328,9 +336,11 @@ class _Snapshot:
 
     def _facts(self, tracks: int, tables: SnapshotTables) -> Iterator[Fact]:
         length = self.end_ns - self.start_ns
+        named = self.stretch.named
         values = {
             "what": self.stretch.what or None,
-            "step_ns": self.stretch.step_ns,
+            "step_ns": named.step_ns,
+            "recorded_step_ns": named.recorded_step_ns if named.is_corrected else None,
             "median_ns": self.stretch.median_ns,
             "start_ns": self.start_ns,
             "length_ns": length,
@@ -443,10 +453,8 @@ class SnapshotStretch:
     steps: tuple[TraceStep, ...] = ()
     """Steps that overlap it, in order."""
     notes: tuple[str, ...] = ()
-    window: str = ""
-    """The window that the step is chosen from, in words."""
-    step_ns: float | None = None
-    """Step time of that window; None where no steps are known."""
+    named: Headline = NO_WINDOW
+    """The window that the step is chosen from."""
     median_ns: int | None = None
     """Duration of the median step, where that is shown."""
 
@@ -454,6 +462,7 @@ class SnapshotStretch:
 def _stretch_of(
     trace: Trace,
     selection: Selection,
+    named: Headline | None,
     *,
     steps: str | None,
     window: tuple[int | None, int | None] | None,
@@ -480,10 +489,12 @@ def _stretch_of(
         stretch = _typical_step(trace, chosen.steps)
     every = sorted((*chosen.steps, *chosen.left_out), key=lambda step: step.start_ns)
     shown = [s for s in every if s.start_ns < stretch.end_ns and s.end_ns > stretch.start_ns]
-    step_ns = chosen.step_ns if chosen.steps else None
-    return replace(
-        stretch, steps=tuple(shown), notes=chosen.notes, window=chosen.text, step_ns=step_ns
-    )
+    notes = chosen.notes
+    if named is None:
+        named = headline(trace, selection, chosen)
+    elif named.is_corrected:
+        notes = (*notes, AS_RECORDED)
+    return replace(stretch, steps=tuple(shown), notes=notes, named=named)
 
 
 def _typical_step(trace: Trace, steps: Sequence[TraceStep]) -> SnapshotStretch:

@@ -337,7 +337,7 @@ def test_the_window_is_that_of_every_command() -> None:
     for given in ((trace, measured), (measured, trace)):
         page = gs.join(*given).answer
         assert isinstance(page, Composite)
-        assert page.heading == f"Timeline and report: {chosen.text}"
+        assert page.heading.startswith(f"Timeline and report: {chosen.text}, GPU busy ")
         assert (facts(page)["kernels"], facts(page)["window_ns"]) == (2, chosen.length_ns)
         assert section(page, "unused").frame["why"].to_list() == ["not in the window"]
     every = gs.join(trace, measured, window=(None, None)).answer

@@ -21,7 +21,7 @@ def test_the_table_has_as_many_bins_as_a_screen(
 ) -> None:
     assert main([spelling, CAPTURE]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"GPU busy +10\.1%", out)
+    assert re.search(r"GPU busy +10\.2%", out)
     assert "more rows" not in out
     assert max(map(len, out.splitlines())) <= 80
 

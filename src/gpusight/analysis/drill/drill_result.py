@@ -16,7 +16,6 @@ from gpusight.analysis.drill.drill_kernels import (
 from gpusight.analysis.join.launch_matching import NEEDS, launch_keys
 from gpusight.analysis.selection import EVERYTHING
 from gpusight.errors import UsageError
-from gpusight.pace import AS_RECORDED
 from gpusight.recording import capture_names
 from gpusight.recording.parse_request import enum_value, split_command
 from gpusight.recording.request import NcuLevel, Ranks
@@ -246,7 +245,7 @@ FIELDS = (
 )
 DRILL_FACTS = (
     Field("window_ns", "Window", Fmt.TIME, "Length of the window"),
-    Field("step_ns", "Step time", Fmt.TIME, "Mean step time"),
+    Field("step_ns", "Step time", Fmt.TIME, "Length of the window per step without the profiler"),
     Field("steps", "Steps", Fmt.COUNT, "Steps, warm-up excluded"),
     Field("kernel_share", "Kernel time", Fmt.SHARE, "Share of the window in kernels"),
     Field("counted", "Launches", Fmt.TEXT, "How launches are counted, and why"),
@@ -275,7 +274,8 @@ def drill_page(drill: DrillResult, profiled: TableResult | None = None) -> Compo
         tuple(fact for fact in facts if fact.value is not None),
         (kernel_table(drill, max_later=_MAX_LATER) if profiled is None else profiled,),
         meta=dict(drill.meta),
-        notes=(*drill.notes, AS_RECORDED),
+        notes=drill.notes,
+        window=(drill.meta.get("headline") or {}).get("text", ""),
     )
 
 

@@ -24,12 +24,11 @@ from gpusight.analysis.kernel_summary import no_kernels
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
 from gpusight.analysis.steps.step_window import window_steps
 from gpusight.errors import UsageError
-from gpusight.pace import AS_RECORDED
 from gpusight.results import Composite, Fact, Fmt, NotApplicable, TableResult
 from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from gpusight.analysis.flops.counted_operators import CountedOperators
     from gpusight.analysis.flops.flops_tables import GpuRoofs
@@ -104,11 +103,12 @@ def flops(
     by: str = "shapes",
     peak: float | None = None,
     bandwidth: float | None = None,
+    spans_ns: Mapping[int, int] | None = None,
 ) -> Composite | NotApplicable:
     """Compare achieved with peak FLOP/s, by operator and step.
 
     `by` groups operators by `shapes`, `op` or `family`. `peak` in TFLOP/s and `bandwidth` in GB/s
-    override the GPU table.
+    override the GPU table. `spans_ns` is how long steps take without the profiler, by number.
     """
     if by not in BY:
         raise UsageError(f"cannot group operators by {by!r}", hint=f"choose from {', '.join(BY)}")
@@ -130,7 +130,7 @@ def flops(
     main = _main_peak(calls, roofs, given=peak is not None)
     table = operators(calls, by, counted.gpu_ns)
     trace_steps = window_steps(trace)
-    steps = _steps(scope, trace_steps, counted, main.peak)
+    steps = _steps(scope, trace_steps, counted, main.peak, spans_ns or {})
     step_notes: tuple[str, ...] = ()
     if isinstance(steps, TableResult):  # all notes are shown together
         steps, step_notes = replace(steps, notes=()), steps.notes
@@ -139,16 +139,16 @@ def flops(
     busy_ns = 0
     if isinstance(times, TableResult):
         busy_ns = int(times.frame.select(computing_ns.sum()).item())
+    window_ns = sum((spans_ns or {}).values()) or scope.window.length_ns
     return Composite(
         "flops",
         "FLOPs",
-        _facts(counted, calls, main, busy_ns, scope.window.length_ns),
+        _facts(counted, calls, main, busy_ns, window_ns),
         (steps, table, rest(counted)),
         meta={"flops": _total_flops(calls), "by": by},
         notes=(
             *scope.notes,
             *_notes(counted, calls, roofs, main, table),
-            AS_RECORDED,
             *overhead_note(scope, times, trace_steps),
             *step_notes,
         ),
@@ -215,6 +215,7 @@ def _steps(
     steps: TraceSteps | NotApplicable,
     counted: CountedOperators,
     peak: float | None,
+    spans_ns: Mapping[int, int],
 ) -> TableResult | NotApplicable:
     """Sum up the steps that lie wholly in the selection."""
     if isinstance(steps, NotApplicable):
@@ -231,7 +232,8 @@ def _steps(
         return NotApplicable("steps", _NO_WHOLE_STEP, f"select steps: --in {steps.steps[0].name!r}")
     # Where a step begins depends on the step before it, which may not be selected.
     everything = replace(scope.selection, within=None, time=None)
-    return step_table(steps, count_ops(WorkSelection(scope.trace, everything)), peak, whole)
+    all_counted = count_ops(WorkSelection(scope.trace, everything))
+    return step_table(steps, all_counted, peak, whole, spans_ns)
 
 
 def _facts(

@@ -380,12 +380,17 @@ def whole_steps(steps: TraceSteps, spans: pl.DataFrame) -> pl.Series:
 
 
 def step_table(
-    steps: TraceSteps, counted: CountedOperators, peak: float | None, shown: pl.Series | None = None
+    steps: TraceSteps,
+    counted: CountedOperators,
+    peak: float | None,
+    shown: pl.Series | None = None,
+    spans_ns: Mapping[int, int] | None = None,
 ) -> TableResult:
     """Sum up each step with GPU activities; `peak` is that of all its GPUs together.
 
     `shown` marks the steps that get a row: a step lasts from the end of the GPU activities of the
-    one before, so that one must be counted too.
+    one before, so that one must be counted too. `spans_ns` is how long steps take without the
+    profiler, by number, where that is known.
     """
     work, calls = counted.work, counted.calls
     gpu = (
@@ -417,6 +422,11 @@ def step_table(
             (done - pl.max_horizontal("start_ns", previous_done)).clip(0).alias("span_ns"),
             (pl.col("end_ns") - pl.col("start_ns")).alias("range_ns"),
             pl.col("flops").fill_null(0),
+        )
+        .with_columns(
+            pl.col("number")
+            .replace_strict(dict(spans_ns or {}), default=pl.col("span_ns"), return_dtype=pl.Int64)
+            .alias("span_ns")
         )
         .with_columns(
             (pl.col("flops") / 1e12).alias("tflop"),

@@ -16,6 +16,7 @@ from gpusight.analysis.attribution.nested_intervals import NONE
 from gpusight.analysis.attribution.work_causes import attribute
 from gpusight.analysis.capture_info import DEF_LINES, STACK_SOURCES
 from gpusight.analysis.gpu_schedule import OpKind
+from gpusight.analysis.gpu_time import NO_WINDOW, Headline, headline
 from gpusight.analysis.hotspots.host_stacks import HostStacks, host_stacks, range_stacks
 from gpusight.analysis.ledger.idle_contributors import IdleContributors
 from gpusight.analysis.ledger.ledger_entries import IdleCause
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from gpusight.analysis.ledger.accounting import Accounting
     from gpusight.analysis.ledger.device_ledger import DeviceAccount
     from gpusight.analysis.ledger.host_threads import HostTime
-    from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.trace.intervals import Flags, Ints
     from gpusight.trace.trace import Trace
 
@@ -373,9 +373,10 @@ def hotspots(
     if not accounts:
         return NotApplicable(COMMAND, "no GPU work in the selection")
     times = stack_times(trace, stacks, made, accounts, track)
-    meta = _meta(trace, times, chosen)
+    named = headline(trace, selection, chosen)
+    meta = _meta(trace, times, named)
     notes = (*chosen.notes, *_notes(times, meta))
-    return Hotspots(times, by, all_frames, chosen.text, meta, notes, stacks.counts_samples, of)
+    return Hotspots(times, by, all_frames, named.text, meta, notes, stacks.counts_samples, of)
 
 
 def without_stacks() -> NotApplicable:
@@ -572,7 +573,7 @@ def _host_only(
     none = np.zeros(count + 1, np.int64)
     empty = pl.DataFrame(schema=dict.fromkeys(("node", "cause", "op", "ns", "near"), pl.Int64()))
     times = StackTimes(stacks, empty, none, host_ns, samples, none, memory)
-    meta = _meta(trace, times, None)
+    meta = _meta(trace, times, NO_WINDOW)
     if of != "memory" or not memory.any():
         of = "host" if host_ns.any() else "memory"
     only = "host time" if host_ns.any() else "memory"
@@ -580,15 +581,16 @@ def _host_only(
     return Hotspots(times, by, all_frames, "", meta, notes, stacks.counts_samples, of)
 
 
-def _meta(trace: Trace, times: StackTimes, chosen: StepWindow | None) -> dict[str, Any]:
+def _meta(trace: Trace, times: StackTimes, named: Headline) -> dict[str, Any]:
     idle = times.idle
     no_stack = idle.filter(pl.col("node") < 0)["ns"].sum()
     return {
         "command": COMMAND,
         "path": trace.meta.path,
-        "window": "" if chosen is None else chosen.text,
-        "steps": 0 if chosen is None else len(chosen.steps),
-        "step_ns": None if chosen is None or not chosen.steps else chosen.step_ns,
+        "window": named.text,
+        "steps": named.steps,
+        "step_ns": named.step_ns,
+        "headline": named.document(),
         "stacks": list(times.stacks.sources),
         "idle_ns": int(idle["ns"].sum()),
         "idle_without_stack_ns": int(no_stack),

@@ -32,7 +32,6 @@ from gpusight.analysis.kernel_summary import (
 from gpusight.analysis.roofline.roofline_points import roofline_points
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
 from gpusight.naming.kernel_names import classify
-from gpusight.pace import AS_RECORDED
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from gpusight.units import format_share
 
@@ -360,7 +359,6 @@ def join(
             *_speed_notes(joined),
             *_gpu_notes(timeline, report),
             *_limiter_note(kernels.frame),
-            AS_RECORDED,
             _NEXT,
         ),
     )

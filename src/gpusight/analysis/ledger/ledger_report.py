@@ -14,7 +14,7 @@ import polars as pl
 from gpusight.analysis.capture_completeness import lost_work_notes
 from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.gpu_schedule import NONE, OpKind
-from gpusight.analysis.gpu_time import RECORDED_OVERHEAD
+from gpusight.analysis.gpu_time import RECORDED_OVERHEAD, headline_of
 from gpusight.analysis.kernel_summary import graph_notes
 from gpusight.analysis.ledger.accounting import AccountedStretch, Accounting
 from gpusight.analysis.ledger.device_ledger import DeviceLedger, Ledger, ledger_of
@@ -238,7 +238,8 @@ def ledger_report(
     ledger = Ledger(chosen.start_ns, chosen.end_ns, tuple(d.ledger for d in devices))
     meta = {"command": COMMAND, "path": trace.meta.path, "steps": len(chosen.steps)}
     meta |= {"steps_left_out": len(chosen.left_out), "steps_found": chosen.how}
-    meta |= {"step_ns": chosen.step_ns if chosen.steps else None, "window": chosen.text}
+    named = headline_of(chosen, {d.device: d.busy_share for d in ledger.devices})
+    meta |= {"step_ns": named.step_ns, "window": named.text, "headline": named.document()}
     notes = _notes(trace, chosen, devices, has_calls=has_calls)
     return LedgerReport(ledger, devices, chosen, meta, notes)
 

@@ -165,7 +165,7 @@ def ledger_page(report: LedgerReport, *, by_step: bool = False) -> Composite:
         tuple(sections),
         meta=report.meta,
         notes=notes,
-        window=report.focus.text,
+        window=report.meta["window"],
     )
 
 

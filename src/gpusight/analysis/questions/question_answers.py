@@ -15,7 +15,6 @@ from gpusight.analysis.questions.kernel_questions import other_kernels, shares, 
 from gpusight.analysis.questions.question_program import QuestionProgram, label_of, program
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.errors import UsageError
-from gpusight.pace import AS_RECORDED
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable
 from gpusight.units import join_words
 
@@ -98,10 +97,12 @@ def questions(
     if len(unanswered) == len(answers):
         return replace(unanswered[0] if has_kernels else no_kernels(trace, ""), command="questions")
     no_kernels_note = [] if has_kernels else [no_kernels(trace, "").reason]
-    return _page([*no_kernels_note, *first.notes, *compared, AS_RECORDED], answers)
+    return _page([*no_kernels_note, *first.notes, *compared], answers, first.window)
 
 
-def _page(notes: list[str], answers: dict[str, QuestionAnswer | NotApplicable]) -> Composite:
+def _page(
+    notes: list[str], answers: dict[str, QuestionAnswer | NotApplicable], window: str
+) -> Composite:
     sections: list[Any] = []
     facts: list[Fact] = []
     documents: dict[str, Any] = {}
@@ -124,6 +125,7 @@ def _page(notes: list[str], answers: dict[str, QuestionAnswer | NotApplicable]) 
         tuple(sections),
         meta={"answers": documents},
         notes=tuple(dict.fromkeys(notes)),
+        window=window,
     )
 
 

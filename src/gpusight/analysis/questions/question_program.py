@@ -50,6 +50,8 @@ class QuestionProgram:
     steps: int
     """Steps in the window with a forward pass; 0 where none are known."""
     notes: tuple[str, ...]
+    window: str = ""
+    """The time that was looked at, where it is not the window of other commands."""
 
     @cached_property
     def kernels(self) -> pl.DataFrame:
@@ -112,9 +114,11 @@ def program(
     if isinstance(looked, NotApplicable):
         return looked
     work, process, process_notes = _of_one_process(trace, selection, looked)
+    covered = ""
     if steps is None and window is None and inside_passes(trace, looked):
         everything = ResolvedSelection(trace, selection).window
         looked = StepWindow(everything.start_ns, everything.end_ns)
+        covered = "whole capture: steps were found inside forward passes"
     phases = np.full(work.height, -1, np.int64)
     tables, rows = work["table"].to_numpy(), work["row"].to_numpy()
     for number, codes in enumerate(phases_of(trace)) if work.height else ():
@@ -130,12 +134,12 @@ def program(
     graphs = graph_notes(trace) if trace.has("kernels") else ()
     notes = (*looked.notes, *process_notes, *graphs)
     if isinstance(passes, NotApplicable):
-        return QuestionProgram(trace, _parts(work, None), passes, len(looked.steps), notes)
+        return QuestionProgram(trace, _parts(work, None), passes, len(looked.steps), notes, covered)
     # The capture may cut the last step: those without a forward pass do not count.
     complete = pl.col("pass").is_not_null().any().over("step")
     parts = _parts(work, passes.members).with_columns(pl.when(complete).then("step").alias("step"))
     steps_seen = parts["step"].drop_nulls().n_unique()
-    return QuestionProgram(trace, parts, passes, steps_seen, (*notes, *passes.notes))
+    return QuestionProgram(trace, parts, passes, steps_seen, (*notes, *passes.notes), covered)
 
 
 def _of_one_process(

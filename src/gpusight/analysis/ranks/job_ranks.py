@@ -21,7 +21,6 @@ from gpusight.analysis.ranks.rank_identity import ORDER
 from gpusight.analysis.ranks.rank_replay import CollectiveWaits, own_times, waits_of_host
 from gpusight.analysis.ranks.rank_steps import StepTimeline, step_timeline, steps_by_rank
 from gpusight.analysis.ranks.straggler_causes import find_stragglers, noise_ns
-from gpusight.pace import AS_RECORDED
 from gpusight.results import NotApplicable
 from gpusight.units import format_share, natural_key, plural
 
@@ -453,7 +452,7 @@ def _notes(
         notes.append(f"ranks were recorded with {tools}, whose overheads differ")
     if len(digests) > 1:
         notes += _match_notes(digests, meta, waits)
-        notes.append(AS_RECORDED)
+        notes.append("times are as recorded, with the overhead of the profiler")
     return notes
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import share_of, shown_if_filled
-from gpusight.analysis.gpu_time import busy_share
+from gpusight.analysis.gpu_time import Headline, headline
 from gpusight.analysis.launch_index import (
     count_in,
     done_ns,
@@ -25,6 +25,7 @@ from gpusight.analysis.steps.step_window import (
     NO_STEPS,
     SUGGESTION,
     StepWindow,
+    WindowKind,
     outliers,
     step_spans,
     step_window,
@@ -126,18 +127,20 @@ def steps(
         missing = absent(trace, reason)
         return replace(missing, hint=f"{missing.hint}{between}{parts}")
     table = _table(trace, chosen)
+    named = headline(trace, selection, chosen)
     return Composite(
         "steps",
         "Steps",
-        _facts(trace, selection, chosen, table.frame),
+        _facts(trace, chosen, named, table.frame),
         (table, _phases(trace, chosen)),
         meta={
+            "headline": named.document(),
             "start_ns": chosen.start_ns,
             "end_ns": chosen.end_ns,
             **(dict.fromkeys(f.key for f in INNER_FACTS) if chosen.inner_loop is None else {}),
         },
         notes=chosen.notes,
-        window=chosen.text,
+        window=named.text,
     )
 
 
@@ -204,8 +207,28 @@ def _outliers(took: Ints, own_ns: Ints, kept: Mask) -> Mask:
     return long | outliers(own_ns, kept)
 
 
+def step_lengths(
+    trace: Trace,
+    selection: Selection = EVERYTHING,
+    *,
+    steps: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    warmup: bool = False,
+) -> dict[int, int]:
+    """Return how long each step of the window takes, by number; they add up to the window.
+
+    Of a window of time, which may cut steps, and without steps there are none.
+    """
+    chosen = step_window(trace, selection, steps=steps, window=window, warmup=warmup)
+    whole = (WindowKind.STEPS, WindowKind.NUMBERED)
+    if isinstance(chosen, NotApplicable) or not chosen.steps or chosen.kind not in whole:
+        return {}
+    begun, ended = step_spans(trace, chosen.steps)
+    return dict(zip((s.number for s in chosen.steps), (ended - begun).tolist(), strict=True))
+
+
 def _facts(
-    trace: Trace, selection: Selection, chosen: StepWindow, frame: pl.DataFrame
+    trace: Trace, chosen: StepWindow, named: Headline, frame: pl.DataFrame
 ) -> tuple[Fact, ...]:
     kept = frame.filter("kept")
     # Between each step and the one before, when neither runs.
@@ -225,7 +248,7 @@ def _facts(
         "max_ns": took.max(),
         "stddev_ns": spread,
         "variation": spread / took.mean() if spread is not None and total else None,  # type: ignore[operator]
-        "gpu_share": busy_share(trace, replace(selection, within=None, time=chosen.time)),
+        "gpu_share": named.busy_share,
         "outliers": int(kept["outlier"].sum()),
         "window_ns": chosen.length_ns,
     }

@@ -148,9 +148,23 @@ class StepWindow:
         return f"{self._window}, those of {self.process}"
 
     @property
+    def without_time(self) -> str:
+        """Name the window of a capture whose step time without the profiler is not worked out."""
+        if not self.steps or self.kind not in {WindowKind.STEPS, WindowKind.NUMBERED}:
+            return self.text
+        details = f" ({self._excluded})" if self._excluded else ""
+        process = f", those of {self.process}" if self.process else ""
+        return f"{self._counted}{details}{process}"
+
+    @property
+    def _counted(self) -> str:
+        count = len(self.steps)
+        return f"{count:,} step" if count == 1 else f"{count:,} steps"
+
+    @property
     def _window(self) -> str:
         count = len(self.steps)
-        steps = f"{count:,} step" if count == 1 else f"{count:,} steps"
+        steps = self._counted
         if count and self.kind in {WindowKind.STEPS, WindowKind.NUMBERED}:
             details = "; ".join(filter(None, (self._other_step_time, self._excluded)))
             return f"{steps} of {self._step_time}" + (f" ({details})" if details else "")

@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_capture(parser)
     options.add_selection(parser)
     options.add_focus(parser)
+    options.add_pace(parser)
     group = parser.add_argument_group("grouping and peaks")
     group.add_argument(
         "--by",

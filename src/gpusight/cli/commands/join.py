@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("report", metavar="REPORT", help="the Nsight Compute report: .ncu-rep, CSV")
     options.add_selection(parser)
     options.add_focus(parser)
+    options.add_pace(parser)
     options.add_output(parser)
 
 

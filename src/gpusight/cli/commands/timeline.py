@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_capture(parser)
     options.add_selection(parser)
     options.add_focus(parser)
+    options.add_pace(parser)
     group = parser.add_argument_group("tracks")
     group.add_argument(
         "--tracks",

@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_capture(parser)
     options.add_selection(parser)
     options.add_focus(parser)
+    options.add_pace(parser)
     options.add_output(parser, formats=(*options.TABLE_FORMATS, *CHART_FORMATS))
     parser.add_argument(
         "--bins",
