@@ -420,7 +420,8 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
     if updated or (fed and backward):
         # A loop of training over batches may also be a part of a step that gathers these first.
         in_inner, in_outer = (_time_in(sequence, period) for period in (inner, outer))
-        if in_inner >= _MAJORITY * in_outer or kernels <= _SMALL * own_kernels:
+        most_of_it = in_inner >= _MAJORITY * in_outer or kernels <= _SMALL * own_kernels
+        if most_of_it or _begins(sequence, inner, kernels):
             return updated or _share_with(sequence, "updates", outer) < _NEARLY_ALL
     if not covers or _share_with(sequence, "updates", outer) >= _NEARLY_ALL:
         return False
@@ -442,6 +443,16 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
     if backward:
         return kernels <= _SMALL * own_kernels
     return not _is_request(sequence, outer, inner, kernels / max(1, own_kernels))
+
+
+def _begins(sequence: Activities, inner: Period, kernels: int) -> bool:
+    """Return whether the program begins with the inner loop and ends with so many other kernels.
+
+    An evaluation comes after training; what is gathered for it comes before.
+    """
+    before = sequence.before("computes")
+    after = before[-1] - before[inner.ends[-1]]
+    return bool(before[inner.starts[0]] < _MAJORITY * kernels <= after)
 
 
 def _ends_inside(sequence: Activities, outer: Period, inner: Period) -> bool:

@@ -150,8 +150,8 @@ def _is_certain(by_name: Activities, step: Period) -> bool:
     """Return whether no vaguer coding need be tried."""
     if not step.same_counts or len(step.starts) < _MIN_REPETITIONS or step.coverage < _MIN_COVERAGE:
         return False
-    # What has no mark of a step may be a loop inside one, whose other kernels change their names.
-    return step.coverage >= _FULL_COVERAGE or is_marked(by_name, step)
+    # The others may be steps too, with kernels of other names.
+    return step.coverage >= _FULL_COVERAGE
 
 
 def _is_too_small(launches: pl.DataFrame, step: Period) -> bool:
@@ -205,6 +205,8 @@ def _is_better(vague: Period, step: Period, by_name: Activities) -> bool:
     same_length = step.length <= 2 * vague.length <= 3 * step.length
     if vague.coverage >= step.coverage + _GAIN and same_length:
         return True
+    if vague.coverage >= _FULL_COVERAGE > step.coverage and vague.length == step.length:
+        return count > len(step.starts)
     around = vague.length >= _MIN_REPETITIONS * step.length and count >= _MIN_REPETITIONS
     if around and min(vague.coverage, _FULL_COVERAGE) > step.coverage:
         # An inner loop may have the same names in all steps, whatever their other kernels are.
