@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -138,7 +138,7 @@ def _covering_most(
             step = inner
     # Steps that the host pauses after every few of, for what it does then, are no layers.
     may_be_layers = step is longest
-    if not step.same_counts or step.coverage < enough:
+    if not step.same_counts or step.coverage < _NEARLY_ALL:
         step = _in_a_row(compared, periods, step)
     inside = [
         p
@@ -162,21 +162,32 @@ def _in_a_row(sequence: Activities, periods: list[Period], step: Period) -> Peri
         for p in periods
         if p.same_counts and len(p.starts) >= _MIN_RUNS and _is_iteration(sequence, p)
     ]
+    # A test that comes after training is no training.
+    training = [_share_with(sequence, "updates", p) >= _NEARLY_ALL for p in loops]
+    if any(training):
+        loops = list(compress(loops, training))
     row: list[Period] = []
     for loop in sorted(loops, key=lambda p: (-round(p.coverage, 1), -p.length)):
-        if all(loop.starts[0] >= p.next_start or loop.next_start <= p.starts[0] for p in row):
+        if all(_follows(loop, p) or _follows(p, loop) for p in row):
             row.append(loop)
-    if len(row) < 2 or sum(p.coverage for p in row) < _NEARLY_ALL * step.coverage:
+    least = step.coverage + _SAME if step.same_counts else _NEARLY_ALL * step.coverage
+    if len(row) < 2 or sum(p.coverage for p in row) < least:
         return step
     row.sort(key=lambda p: int(p.starts[0]))
     starts, ends, whole = (
         np.concatenate([getattr(p, name) for p in row]) for name in ("starts", "ends", "whole")
     )
+    ends = np.minimum(ends, np.append(starts[1:], ends[-1]))
     length = round(float((ends - starts).mean()))
     last = row[-1].next_start
     joined = Period(starts, ends, length, same_counts=False, coverage=0, coverage_after=0,
                     whole=whole, next_start=last)  # fmt: skip
     return covering(sequence, joined)
+
+
+def _follows(later: Period, earlier: Period) -> bool:
+    """Return whether a loop comes after another; where both are cut a little may be in both."""
+    return bool(later.starts[0] >= earlier.ends[-1] - _SMALL * earlier.length)
 
 
 def _is_iteration(sequence: Activities, period: Period) -> bool:
@@ -433,13 +444,11 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
         return not own_input and not in_turn
     if not inner.same_counts:
         return False
-    if not kernels and _ends_inside(sequence, outer, inner):
-        return True
     if len(outer.starts) < _MIN_REPETITIONS:
         # Two halves of a program may be the same but for an event that was lost.
         return is_marked(sequence, inner) or kernels <= _SMALL * own_kernels
     if not is_marked(sequence, inner):
-        return False
+        return not kernels and _ends_inside(sequence, outer, inner)
     if backward:
         return kernels <= _SMALL * own_kernels
     return not _is_request(sequence, outer, inner, kernels / max(1, own_kernels))
