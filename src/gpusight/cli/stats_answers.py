@@ -93,7 +93,7 @@ def _captures_in(folder: Path) -> Iterator[Path]:
 def _labels(paths: list[Path]) -> list[str]:
     """Name captures by the shortest unique form: run, run.sqlite, a_run.sqlite."""
     for form in (
-        lambda p: p.stem,
+        lambda p: p.name if p.is_dir() else p.stem,
         lambda p: p.name,
         lambda p: f"{p.resolve().parent.name}_{p.name}",
     ):

@@ -585,3 +585,73 @@ def pairs_rebuilt_when_needed(r: Recorder) -> None:
         r.kernels("nonbonded", "leapfrog", "constraints", gpu_us=60)
         r.d2h(200_000)
         r.host(90)
+
+
+@family
+def three_trainings_one_after_the_other(r: Recorder) -> None:
+    """Each of a model of its own size, whose kernels the others do not have."""
+    for number in range(3):
+        for _ in range(12):
+            r.step()
+            r.h2d()
+            r.kernels(*(f"{name}_{number}" for name in GEMMS * (3 + 2 * number)))
+            r.kernels(LOSS, LOSS_BACK)
+            r.kernels(*(f"{name}_backward_{number}" for name in GEMMS * (3 + 2 * number)))
+            adam(r, 2)
+            r.d2h()
+        r.host(2000)
+
+
+@family
+def steps_rejected_now_and_then(r: Recorder) -> None:
+    """A solver reads its error; the solution is copied only if that is small enough."""
+    for n in range(42):
+        r.step()
+        for stage in range(7):
+            r.kernels(GEMMS[stage % 2], RELU, ADD, COPY, grid=8)
+        r.kernels(SOFTMAX, REDUCE)
+        r.d2h()
+        if n not in {7, 20, 28}:
+            r.kernels(FILL, EMBED)
+
+
+@family
+def output_every_fifty_time_steps(r: Recorder) -> None:
+    """The program ends in between."""
+    for n in range(110):
+        r.step()
+        r.kernels("collide", "stream", "bounce_back", gpu_us=40)
+        if n % 50 == 49:
+            r.d2h(1 << 20)
+            r.host(4000)
+
+
+@family
+def batches_of_sizes_with_other_kernels(r: Recorder) -> None:
+    """Few of them need the kernels for large sizes."""
+    for n in range(17):
+        large = n in {0, 1, 9}
+        r.step()
+        r.h2d(300_000 if large else 90_000 + 512 * n)
+        for _ in range(4):
+            r.kernels("spmm_by_rows" if large else "spmm_by_blocks", GEMMS[large], RELU, grid=n)
+        r.kernels(LOSS, LOSS_BACK)
+        for _ in range(4):
+            r.kernels(RELU_BACK, GEMMS[2 + large], REDUCE, grid=n)
+        adam(r, 1)
+        r.d2h()
+
+
+@family
+def long_evaluation_after_each_epoch(r: Recorder) -> None:
+    """It takes longer than the few batches of training before it, with what the host does then."""
+    for _ in range(4):
+        for _ in range(6):
+            r.step()
+            r.h2d()
+            train(r, 1)
+        for _ in range(5):
+            r.h2d()
+            forward(r, 2)
+            r.d2h()
+        r.host(5000)

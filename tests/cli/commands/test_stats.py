@@ -17,6 +17,7 @@ from gpusight.cli.main import main
 from gpusight.cli.stats_answers import find_captures
 from gpusight.render.stats_tables import stats_as_printed
 from tests.cli.captures import NAMED
+from tests.readers.nsys.test_export_folder import raw_tables, write_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -276,6 +277,19 @@ def test_prefix(train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["stats", "-r", KERNELS, "--format", "csv", "-o", prefix, train]) == 0
     assert (tmp_path / f"run_{KERNELS}.csv").read_text().startswith(HEADER)
     assert "written" in capsys.readouterr().out
+
+
+def test_a_capture_that_is_a_folder_is_one_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An output is a prefix for it as well, and dots in its name are no suffix."""
+    capture = tmp_path / "run.2025.3_parquetdir"
+    write_folder(raw_tables(NAMED["forward"]), capture, "parquet")
+    prefix = str(tmp_path / "own")
+    assert main(["stats", "-r", KERNELS, "--format", "csv", "-o", prefix, str(capture)]) == 0
+    assert (tmp_path / f"own_{KERNELS}.csv").read_text().startswith(HEADER)
+    assert list(find_captures([capture])) == [capture.name]
+    capsys.readouterr()
 
 
 @pytest.fixture

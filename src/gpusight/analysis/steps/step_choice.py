@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from gpusight.analysis.steps.step_periods import (
     Activities,
     Period,
+    covering,
     periods_around,
     periods_of,
     with_earlier,
@@ -57,6 +58,8 @@ _WILD = 1.0
 """Variation of the number of inner periods from which on outer ones have nothing in common."""
 _IRREGULAR = 0.5
 """The same from which on a few kernels before a run of inner periods are no start of an outer."""
+_REGULAR = 0.2
+"""The same up to which a last repetition that does less ends a run."""
 _SWEEP = 0.5
 """Variation of the time of inner periods, from outer to outer, of a benchmark of several sizes."""
 _MAX_LOOKED_AT = 9
@@ -129,10 +132,14 @@ def _covering_most(
     if not loops:
         return None
     enough = _NEARLY_ALL * max(p.coverage for p in loops)
-    step = next(p for p in loops if p.coverage >= enough)
+    step = longest = next(p for p in loops if p.coverage >= enough)
     for inner in loops[loops.index(step) + 1 :]:
         if _is_tail(compared, step, inner, covers=inner.coverage >= enough):
             step = inner
+    # Steps that the host pauses after every few of, for what it does then, are no layers.
+    may_be_layers = step is longest
+    if not step.same_counts or step.coverage < _NEARLY_ALL:
+        step = _in_a_row(compared, periods, step)
     inside = [
         p
         for p in periods
@@ -142,7 +149,53 @@ def _covering_most(
         and p.coverage >= _MIN_INNER * step.coverage
     ]
     step = replace(step, inner=max(inside, key=lambda p: p.coverage, default=None))
-    return _joined_by_pauses(compared, step)
+    return _joined_by_pauses(compared, step) if may_be_layers else step
+
+
+def _in_a_row(sequence: Activities, periods: list[Period], step: Period) -> Period:
+    """Return loops that follow each other as one, where they explain more than one loop does.
+
+    A program trains one model after the other, or runs one benchmark after the other.
+    """
+    loops = [
+        p
+        for p in periods
+        if p.same_counts and len(p.starts) >= _MIN_RUNS and _is_iteration(sequence, p)
+    ]
+    # A test that comes after training is no training.
+    training = [_share_with(sequence, "updates", p) >= _NEARLY_ALL for p in loops]
+    if any(training):
+        loops = list(compress(loops, training))
+    row: list[Period] = []
+    for loop in sorted(loops, key=lambda p: (-round(p.coverage, 1), -p.length)):
+        if all(_follows(loop, p) or _follows(p, loop) for p in row):
+            row.append(loop)
+    least = step.coverage + _SAME if step.same_counts else _NEARLY_ALL * step.coverage
+    if len(row) < 2 or sum(p.coverage for p in row) < least:
+        return step
+    row.sort(key=lambda p: int(p.starts[0]))
+    starts, ends, whole = (
+        np.concatenate([getattr(p, name) for p in row]) for name in ("starts", "ends", "whole")
+    )
+    ends = np.minimum(ends, np.append(starts[1:], ends[-1]))
+    length = round(float((ends - starts).mean()))
+    last = row[-1].next_start
+    joined = Period(starts, ends, length, same_counts=False, coverage=0, coverage_after=0,
+                    whole=whole, next_start=last)  # fmt: skip
+    return covering(sequence, joined)
+
+
+def _follows(later: Period, earlier: Period) -> bool:
+    """Return whether a loop comes after another; where both are cut a little may be in both."""
+    return bool(later.starts[0] >= earlier.ends[-1] - _SMALL * earlier.length)
+
+
+def _is_iteration(sequence: Activities, period: Period) -> bool:
+    """Return whether periods train, or copy a batch to the GPU and read a result."""
+    if _share_with(sequence, "updates", period) >= _NEARLY_ALL:
+        return _trains_in(sequence, period, period)
+    kinds = ("feeds", "reads", "computes")
+    return all(_share_with(sequence, kind, period) >= _NEARLY_ALL for kind in kinds)
 
 
 def most_repeated(sequence: Activities) -> Period | None:
@@ -378,7 +431,8 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
     if updated or (fed and backward):
         # A loop of training over batches may also be a part of a step that gathers these first.
         in_inner, in_outer = (_time_in(sequence, period) for period in (inner, outer))
-        if in_inner >= _MAJORITY * in_outer or kernels <= _SMALL * own_kernels:
+        most_of_it = in_inner >= _MAJORITY * in_outer or kernels <= _SMALL * own_kernels
+        if most_of_it or _begins(sequence, inner, kernels):
             return updated or _share_with(sequence, "updates", outer) < _NEARLY_ALL
     if not covers or _share_with(sequence, "updates", outer) >= _NEARLY_ALL:
         return False
@@ -394,10 +448,32 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
         # Two halves of a program may be the same but for an event that was lost.
         return is_marked(sequence, inner) or kernels <= _SMALL * own_kernels
     if not is_marked(sequence, inner):
-        return False
+        return not kernels and _ends_inside(sequence, outer, inner)
     if backward:
         return kernels <= _SMALL * own_kernels
     return not _is_request(sequence, outer, inner, kernels / max(1, own_kernels))
+
+
+def _begins(sequence: Activities, inner: Period, kernels: int) -> bool:
+    """Return whether the program begins with the inner loop and ends with so many other kernels.
+
+    An evaluation comes after training; what is gathered for it comes before.
+    """
+    before = sequence.before("computes")
+    after = before[-1] - before[inner.ends[-1]]
+    return bool(before[inner.starts[0]] < _MAJORITY * kernels <= after)
+
+
+def _ends_inside(sequence: Activities, outer: Period, inner: Period) -> bool:
+    """Return whether the program ends in the middle of an outer period, which no pass does.
+
+    A simulation writes results every so many time steps, and ends after any number of them.
+    """
+    per_outer = np.diff(np.searchsorted(inner.starts, np.append(outer.starts, len(sequence))))
+    regular = len(per_outer) >= _MIN_REPETITIONS and len(np.unique(per_outer[:-1])) == 1
+    marks = sequence.before("marks")
+    ends = marks[-1] == marks[inner.starts[-1]]
+    return bool(regular and per_outer[-1] < per_outer[0] and ends)
 
 
 def _trains_in(sequence: Activities, outer: Period, inner: Period) -> bool:
@@ -423,7 +499,8 @@ def _is_request(sequence: Activities, outer: Period, inner: Period, outside: flo
         return False
     own = int(np.median(np.diff(sequence.before("computes")[inner.starts])))
     boundaries = _boundaries(sequence, outer, inner)
-    if boundaries.is_reset or boundaries.does_less:
+    # A last repetition on a condition is no last one where it comes after any number of others.
+    if boundaries.is_reset or (boundaries.does_less and variation <= _REGULAR):
         return True
     # What is rebuilt when it is needed comes after any number of steps.
     prepares = boundaries.prepared > _SMALL * own and variation <= _IRREGULAR

@@ -316,7 +316,7 @@ def periods_around(sequence: Activities, inner: Period) -> list[Period]:
         length = length if same else round(float(lengths.mean()))
         next_start = int(places[period.next_start])
         outer = Period(own_starts, ends, length, same, 0, 0, period.whole, next_start)
-        around.append(_covering(sequence, outer))
+        around.append(covering(sequence, outer))
     return around
 
 
@@ -489,10 +489,10 @@ def _segments(sequence: Activities, starts: Ints) -> Period | None:
         length = round(float((ends - starts).mean()))
     if len(starts) < 2:
         return None
-    return _covering(sequence, Period(starts, ends, length, same_counts, 0, 0, whole, next_start))
+    return covering(sequence, Period(starts, ends, length, same_counts, 0, 0, whole, next_start))
 
 
-def _covering(sequence: Activities, period: Period) -> Period:
+def covering(sequence: Activities, period: Period) -> Period:
     """Measure how much of the sequence whole periods cover, by number or by GPU time.
 
     By number of all activities and of kernels, whichever is less: where parameters are copied one

@@ -13,7 +13,7 @@ from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.gpu_schedule import CallKind, kind_of
 from gpusight.analysis.launch_index import of_process, tables_with_rows
 from gpusight.analysis.selection import GPU_WORK
-from gpusight.analysis.steps.step_choice import choose_period, is_marked, most_repeated
+from gpusight.analysis.steps.step_choice import choose_period, most_repeated
 from gpusight.analysis.steps.step_list import UNNAMED, InnerLoop, StepEvidence, TraceSteps
 from gpusight.analysis.steps.step_periods import Activities
 from gpusight.naming.kernel_names import classify
@@ -52,11 +52,11 @@ _MIN_ITERATIONS = 100
 _MIN_OVERLAP = 0.5
 """Part of a period that runs at the same time as the next one; part of the periods that do."""
 _MIN_COVERAGE = 0.8
-"""Coverage at which no vaguer coding is tried."""
+"""Coverage that the steps of one thread must have, and of that by names a vaguer coding."""
 _MAJORITY = 0.5
 """Part of steps in an inner loop whose number of repetitions explains how steps differ."""
 _FULL_COVERAGE = 0.95
-"""Coverage at which nothing is left for a loop around one that has no mark of a step."""
+"""Coverage at which nothing is left to explain, and no vaguer coding is tried."""
 _GAIN = 0.2
 """Coverage that a vaguer coding must gain."""
 _SAME_NAMES = 0.95
@@ -108,7 +108,7 @@ def periodic_steps(
         strict = strict[1:]  # both distinguish the same kernels
     step = choose_period(strict, strict[-1])
     for coding in _CODINGS[2:]:
-        if step is not None and _is_certain(strict[-1], step):
+        if step is not None and _is_certain(step):
             break
         sequence = _activities(launches, coding, pauses, loads)
         vague = choose_period([sequence], strict[-1], min_kinds=_MIN_KINDS)
@@ -146,12 +146,10 @@ def _of_one_thread(launches: pl.DataFrame, pauses: Ints, loads: Ints) -> Period 
     )
 
 
-def _is_certain(by_name: Activities, step: Period) -> bool:
-    """Return whether no vaguer coding need be tried."""
-    if not step.same_counts or len(step.starts) < _MIN_REPETITIONS or step.coverage < _MIN_COVERAGE:
-        return False
-    # What has no mark of a step may be a loop inside one, whose other kernels change their names.
-    return step.coverage >= _FULL_COVERAGE or is_marked(by_name, step)
+def _is_certain(step: Period) -> bool:
+    """Return whether no vaguer coding need be tried, by which more of the program are steps."""
+    enough = len(step.starts) >= _MIN_REPETITIONS and step.coverage >= _FULL_COVERAGE
+    return step.same_counts and enough
 
 
 def _is_too_small(launches: pl.DataFrame, step: Period) -> bool:
@@ -205,6 +203,8 @@ def _is_better(vague: Period, step: Period, by_name: Activities) -> bool:
     same_length = step.length <= 2 * vague.length <= 3 * step.length
     if vague.coverage >= step.coverage + _GAIN and same_length:
         return True
+    if vague.coverage >= _FULL_COVERAGE > step.coverage and vague.length == step.length:
+        return count > len(step.starts)
     around = vague.length >= _MIN_REPETITIONS * step.length and count >= _MIN_REPETITIONS
     if around and min(vague.coverage, _FULL_COVERAGE) > step.coverage:
         # An inner loop may have the same names in all steps, whatever their other kernels are.

@@ -386,7 +386,7 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
             row["inner_loop"] = None if chosen.inner_loop is None else asdict(chosen.inner_loop)
         return pl.DataFrame([row], schema=_WINDOW_SCHEMA)
 
-    row = trace.derive("window-18", find).row(0, named=True)
+    row = trace.derive("window-19", find).row(0, named=True)
     if row["reason"] is not None:
         return NotApplicable("focus", row["reason"], row["hint"])
     kept, left_out = (tuple(TraceStep(**step) for step in row[key]) for key in _STEP_LISTS)

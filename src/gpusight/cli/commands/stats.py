@@ -175,7 +175,7 @@ def run(args: argparse.Namespace) -> int:
     names = full_names(args.report or DEFAULT_REPORTS)
     captures = find_captures([Path(p) for p in args.file])
     outputs = args.output or ["-"]
-    one_file = len(captures) == 1 and not Path(args.file[0]).is_dir()
+    one_file = list(captures.values()) == [Path(args.file[0])]  # maybe a folder of tables
     paths = [output for output in outputs if not _is_stream(output) and output != "."]
     folders = [path for path in paths if not one_file or _names_folder(path)]
     if folders and len(outputs) == 1:
