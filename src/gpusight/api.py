@@ -218,10 +218,13 @@ def ledger(
 
     `steps` by number (`"3-7"`, `"all"`), `window` in nanoseconds; else the steps without warm-up.
     """
+    from gpusight.analysis.ledger.ledger_report import READS
     from gpusight.analysis.ledger.ledger_report import ledger_report as analysis
 
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
-    capture, selection = _corrected(trace, _selection(within, device, process), focus)
+    opened = _opened(trace)
+    opened.read_together(READS)
+    capture, selection = _corrected(opened, _selection(within, device, process), focus)
     return LedgerView(_analyze(analysis, capture, selection, **focus))
 
 

@@ -277,6 +277,7 @@ _READ = {
     "api_calls": [
         *("start_ns", "end_ns", "name", "api", "thread", "process", "correlation", "op"),
         "callchain",
+        "return_value",
     ],
     "ranges": [
         *("start_ns", "end_ns", "name", "kind", "open", "thread", "process"),

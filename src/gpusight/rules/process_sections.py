@@ -10,6 +10,7 @@ import polars as pl
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.naming.host_names import is_sleeping
 from gpusight.results import NotApplicable
+from gpusight.rules.context import preload_tables
 from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def diagnose_processes(
     Worst is whose fixes save most, of those with much GPU work. A selection of one process or
     range is diagnosed alone.
     """
+    preload_tables(trace)
     alone = selection.process is not None or selection.within is not None
     owners = [] if alone else gpu_owners(trace, selection.device)
     if len(owners) < 2:

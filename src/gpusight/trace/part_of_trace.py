@@ -67,12 +67,16 @@ class _PartSource(TraceSource):
         if table not in self._rows:
             self._rows[table] = self._find_rows(table)
         parts = [frame[rows] for rows in self._rows[table]]
-        return pl.concat([frame.clear(), *parts], rechunk=True)
+        # Rows that lie together are not copied.
+        return parts[0] if len(parts) == 1 else pl.concat([frame.clear(), *parts], rechunk=True)
 
     def rows_in_whole(self, table: str) -> Ints:
         """Return which rows of the whole capture those of a table are."""
-        every = np.arange(self._trace.row_count(table))
-        return np.concatenate([every[rows] for rows in self._rows.get(table, [slice(None)])])
+        if table not in self._rows:
+            return np.arange(self._trace.row_count(table))
+        parts = self._rows[table]
+        rows = [np.arange(p.start, p.stop) if isinstance(p, slice) else p for p in parts]
+        return np.concatenate([np.empty(0, np.int64), *rows])
 
     def warnings(self) -> tuple[str, ...]:
         return self._trace.losses
@@ -91,7 +95,7 @@ class _PartSource(TraceSource):
                 rows.append(self._open_at(table, start_ns, before, first))
             rows.append(slice(first, after))
             before = after
-        return rows
+        return [part for part in rows if isinstance(part, slice) or len(part)]
 
     def _open_at(self, table: str, time_ns: int, first: int, after: int) -> Ints:
         """Return which of the rows from `first` up to `after` end later than a time."""

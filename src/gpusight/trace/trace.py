@@ -404,18 +404,22 @@ class MovedSource(TraceSource):
     def load(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
         """Read these columns, times moved, in order of the moved start."""
         frame = self.trace.table(table, columns)
-        order = self._order(table)
         times = [column for column in columns if column in TIMES]
         moved = self._move(table, times) if times else None
+        order = self._order(table, moved)
         frame = frame if moved is None else frame.with_columns(moved)
         return frame if order is None else frame[order]
 
-    def _order(self, table: str) -> pl.Series | None:
-        """Return the rows of a table in order of time; None where that does not change."""
+    def _order(self, table: str, moved: pl.DataFrame | None = None) -> pl.Series | None:
+        """Return the rows of a table in order of time; None where that does not change.
+
+        `moved` are times of the table that are moved already.
+        """
         if table not in self._orders:
             key = TABLES[table].sort_column
-            moved = None if key is None else self._move(table, [key])
-            times = None if moved is None else moved.to_series()
+            if key is not None and (moved is None or key not in moved.columns):
+                moved = self._move(table, [key])
+            times = None if moved is None or key is None else moved[key]
             stays = times is None or times.is_sorted()
             self._orders[table] = None if times is None or stays else times.arg_sort()
         return self._orders[table]

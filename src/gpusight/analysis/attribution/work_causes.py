@@ -23,6 +23,7 @@ from gpusight.analysis.attribution.nested_intervals import (
 from gpusight.analysis.launch_index import KeyIndex, tables_with_rows
 from gpusight.analysis.selection import GPU_WORK, ResolvedSelection
 from gpusight.naming.kernel_names import unique_short_names
+from gpusight.trace.part_of_trace import part_of
 from gpusight.trace.schema import TABLES
 
 if TYPE_CHECKING:
@@ -352,9 +353,13 @@ def _ranges(
     if not trace.has("ranges"):
         nothing = np.full(len(launch.times), NONE, dtype=np.int64)
         return nothing, nothing
-    table = trace.table("ranges", ["start_ns", "end_ns", "kind", "thread", "process"])
+    # Of a few launches in a long capture, only the ranges around them are looked at.
+    times = np.concatenate([m.times[m.threads.is_not_null().to_numpy()] for m in (launch, forward)])
+    span = (int(times.min()), int(times.max()) + 1) if len(times) else (0, 0)
+    near = part_of(trace, span)
+    table = near.table("ranges", ["start_ns", "end_ns", "kind", "thread", "process"])
     table = table.with_row_index("row").filter(pl.col("kind") == "push_pop")
-    rows = table["row"].cast(pl.Int64).to_numpy()
+    rows = near.rows_in_whole("ranges")[table["row"].to_numpy()]
     by_thread = NestedIntervals.of_table(table)
 
     def around(nested: NestedIntervals, times: Ints, keys: pl.Series) -> Ints:

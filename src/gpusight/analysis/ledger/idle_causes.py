@@ -37,6 +37,7 @@ from gpusight.trace.intervals import (
     subtract,
     union,
 )
+from gpusight.trace.part_of_trace import part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -217,19 +218,23 @@ def _returning(host_threads: LaunchThreads) -> Intervals:
 
 
 class HostRangesByThread:
-    """The ranges of a trace, and whose count for threads that have none: the step's thread's."""
+    """The ranges of a window, and whose count for threads that have none: the step's thread's."""
 
     def __init__(self, trace: Trace, host_threads: LaunchThreads) -> None:
         columns = [*_EVENTS, "name", "kind", "open", "process"]
-        self.frame = closed(trace.table("ranges", columns))
-        known = kept(self.frame, self.frame["thread"].is_not_null())
+        schedule = host_threads.schedule
+        near = part_of(trace, (schedule.start_ns, schedule.end_ns + 1))
+        self.frame = closed(near.table("ranges", columns))
+        # Which threads have ranges does not depend on the window.
+        every = closed(trace.table("ranges", ["kind", "open", "thread", "process"]))
+        known = kept(every, every["thread"].is_not_null())
         counts = known.group_by("process", "thread").len().sort("len", "thread")
         counts = counts.with_columns(pl.col("process").fill_null(NONE))  # as schedules have it
         # Written in order of count: the thread with the most ranges of its process stays.
         busiest = dict(counts.select("process", "thread").iter_rows())
         own, main = set(counts["thread"].to_list()), main_threads(trace)
         self.stand_in: dict[int, int] = {}
-        for position, (process, thread) in enumerate(host_threads.schedule.threads):
+        for position, (process, thread) in enumerate(schedule.threads):
             if thread not in own:
                 other = main.get(process)
                 chosen = other if other in own else busiest.get(process)

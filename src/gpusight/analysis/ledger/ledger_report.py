@@ -91,6 +91,20 @@ def device_overlap(
 
 
 COMMAND = "ledger"
+_ACTIVITY = ("start_ns", "end_ns", "device", "context", "stream", "process", "correlation")
+READS = {
+    "kernels": [*_ACTIVITY, "name"],
+    "copies": [*_ACTIVITY, "kind", "bytes"],
+    "memsets": [*_ACTIVITY],
+    "api_calls": [
+        *("start_ns", "end_ns", "name", "api", "thread", "process", "correlation", "callchain"),
+        "return_value",
+    ],
+    "ranges": [
+        *("start_ns", "end_ns", "name", "kind", "open", "thread", "process", "source"),
+    ],
+}
+"""Columns of the large tables that a ledger and the correction before it need."""
 _MIN_NOTED_SHARE = 0.05
 """The least part of the window that is worth a note."""
 _NOTED_CAUSES = {

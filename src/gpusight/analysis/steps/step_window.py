@@ -43,6 +43,7 @@ from gpusight.analysis.steps.step_list import (
     closed_ranges,
     counts_on,
     find_steps,
+    frame_of,
     known_pace,
     named_like,
     parse_steps,
@@ -381,7 +382,7 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
             row: dict[str, object] = {"reason": chosen.reason, "hint": chosen.hint}
         else:
             row = {key: getattr(chosen, key) for key in _PLAIN}
-            row |= {key: [asdict(s) for s in getattr(chosen, key)] for key in _STEP_LISTS}
+            row |= {key: frame_of(getattr(chosen, key)).to_dicts() for key in _STEP_LISTS}
             row["notes"] = list(chosen.notes)
             row["inner_loop"] = None if chosen.inner_loop is None else asdict(chosen.inner_loop)
         return pl.DataFrame([row], schema=_WINDOW_SCHEMA)

@@ -366,7 +366,12 @@ class NsysSource(TraceSource):
         columns = ["eventType", "globalTid", "domainId", "category", "text", "textId"]
         available = [c for c in columns if c in self.raw.columns("NVTX_EVENTS")]
         naming = RowFilter("eventType", (raw_tables.NVTX_CATEGORY, raw_tables.NVTX_DOMAIN))
-        rows = as_declared(self.raw.read("NVTX_EVENTS", available, naming))
+        rows = pl.DataFrame(schema=dict.fromkeys(available, pl.Int64))
+        # Many captures have none, which one column shows; text of all rows is the largest one.
+        if self.raw.read("NVTX_EVENTS", ["eventType"], naming).height:
+            rows = as_declared(self.raw.read("NVTX_EVENTS", available, naming))
+        elif "text" in available:
+            rows = rows.with_columns(pl.col("text").cast(pl.String))
         for column in set(columns) - set(available):
             dtype = pl.String if column == "text" else pl.Int64
             rows = rows.with_columns(pl.lit(None, dtype=dtype).alias(column))
