@@ -108,10 +108,12 @@ def summary(
     `window` a time in nanoseconds (`(None, None)` is the whole capture); `warmup=True` keeps
     warm-up steps.
     """
+    from gpusight.analysis.capture_summary import READS
     from gpusight.analysis.capture_summary import summary as analysis
 
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
-    capture, selection = _corrected(trace, _selection(within, device, process), focus)
+    whole = _preloaded(trace, READS)
+    capture, selection = _corrected(whole, _selection(within, device, process), focus)
     return Page(_analyze_window(analysis, capture, selection, focus))
 
 
@@ -150,7 +152,8 @@ def kernels(
 
     analysis = kernel_launches if every_launch else by_name
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
-    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
+    capture = _preloaded(trace, {"kernels": ("name",)})
+    return View(_analyze_window(analysis, capture, _selection(within, device, process), focus))
 
 
 def ops(
@@ -328,10 +331,12 @@ def ranges(
     process: str | int | None = None,
 ) -> View:
     """List ranges (NVTX, annotations) with their host time and GPU time."""
+    from gpusight.analysis.range_summary import READS
     from gpusight.analysis.range_summary import ranges as analysis
 
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
-    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
+    capture = _preloaded(trace, READS)
+    return View(_analyze_window(analysis, capture, _selection(within, device, process), focus))
 
 
 def api_calls(
@@ -345,10 +350,12 @@ def api_calls(
     process: str | int | None = None,
 ) -> View:
     """List CUDA API calls by total time."""
+    from gpusight.analysis.api_summary import READS
     from gpusight.analysis.api_summary import api_calls as analysis
 
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
-    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
+    capture = _preloaded(trace, READS)
+    return View(_analyze_window(analysis, capture, _selection(within, device, process), focus))
 
 
 def copies(
@@ -1298,6 +1305,16 @@ class FocusOptions(TypedDict):
     steps: str | None
     window: tuple[int | None, int | None] | None
     warmup: bool
+
+
+def _preloaded(trace: Capture, reads: Mapping[str, Sequence[str]]) -> Trace:
+    """Read what an analysis and the steps of the program need, each table in one pass."""
+    from gpusight.analysis.selection import ACTIVITY, WINDOW_READS
+
+    capture = _opened(trace)
+    if any(capture.has(table) for table in ACTIVITY):
+        capture.read_together(WINDOW_READS, reads)
+    return capture
 
 
 def _analyze_window(
