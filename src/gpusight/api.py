@@ -110,10 +110,12 @@ def summary(
     `window` a time in nanoseconds (`(None, None)` is the whole capture); `warmup=True` keeps
     warm-up steps.
     """
+    from gpusight.analysis.capture_summary import READS
     from gpusight.analysis.capture_summary import summary as analysis
 
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
-    capture, selection = _corrected(trace, _selection(within, device, process), focus)
+    whole = _preloaded(trace, READS)
+    capture, selection = _corrected(whole, _selection(within, device, process), focus)
     return Page(_analyze_window(analysis, capture, selection, focus))
 
 
@@ -152,7 +154,8 @@ def kernels(
 
     analysis = kernel_launches if every_launch else by_name
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
-    return View(_analyze_window(analysis, trace, _selection(within, device, process), focus))
+    capture = _preloaded(trace, {"kernels": ("name",)})
+    return View(_analyze_window(analysis, capture, _selection(within, device, process), focus))
 
 
 def ops(
@@ -350,14 +353,13 @@ def ranges(
     process: str | int | None = None,
 ) -> View:
     """List ranges (NVTX, annotations) with their host time and GPU time."""
+    from gpusight.analysis.range_summary import READS
     from gpusight.analysis.range_summary import ranges as analysis
 
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
-    return View(
-        _analyze_window(
-            analysis, trace, _selection(within, device, process), focus, as_recorded=True
-        )
-    )
+    capture = _preloaded(trace, READS)
+    selected = _selection(within, device, process)
+    return View(_analyze_window(analysis, capture, selected, focus, as_recorded=True))
 
 
 def api_calls(
@@ -371,14 +373,13 @@ def api_calls(
     process: str | int | None = None,
 ) -> View:
     """List CUDA API calls by total time."""
+    from gpusight.analysis.api_summary import READS
     from gpusight.analysis.api_summary import api_calls as analysis
 
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
-    return View(
-        _analyze_window(
-            analysis, trace, _selection(within, device, process), focus, as_recorded=True
-        )
-    )
+    capture = _preloaded(trace, READS)
+    selected = _selection(within, device, process)
+    return View(_analyze_window(analysis, capture, selected, focus, as_recorded=True))
 
 
 def copies(
@@ -1331,6 +1332,16 @@ class FocusOptions(TypedDict):
     steps: str | None
     window: tuple[int | None, int | None] | None
     warmup: bool
+
+
+def _preloaded(trace: Capture, reads: Mapping[str, Sequence[str]]) -> Trace:
+    """Read what an analysis and the steps of the program need, each table in one pass."""
+    from gpusight.analysis.selection import ACTIVITY, WINDOW_READS
+
+    capture = _opened(trace)
+    if any(capture.has(table) for table in ACTIVITY):
+        capture.read_together(WINDOW_READS, reads)
+    return capture
 
 
 def _analyze_window(

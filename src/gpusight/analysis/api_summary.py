@@ -24,6 +24,8 @@ FIELDS = (
     Field("name", "Function", Fmt.NAME, "Function without its version suffix"),
 )
 
+READS = {"api_calls": ("start_ns", "end_ns", "name", "api", "thread", "return_value")}
+"""Columns that are summed up."""
 # A query that finds the work unfinished answers so: 600 since CUDA 10.1, 34 before.
 _QUERIES = "(?i)(Event|Stream)Query"
 _NOT_READY = (600, 34)
@@ -36,8 +38,7 @@ def api_calls(trace: Trace, selection: Selection = EVERYTHING) -> TableResult | 
         return NotApplicable("api", "the capture has no API calls", hint)
     scope = ResolvedSelection(trace, selection)
     scope.prepare("api_calls")
-    columns = ["start_ns", "end_ns", "name", "api", "thread", "return_value"]
-    calls = scope.host("api_calls", columns)
+    calls = scope.host("api_calls", READS["api_calls"])
     has_return_values = trace.has("api_calls", "return_value")
     # cuDNN and cuBLAS calls contain CUDA calls: a share is of the library's own total.
     library = pl.col("api").fill_null("").replace({"driver": "cuda", "runtime": "cuda"})

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 GPU_WORK = ("kernels", "copies", "memsets", "graph_launches")
 """Tables of what GPUs executed."""
 
+WINDOW_READS = {
+    **dict.fromkeys(GPU_WORK, ("start_ns", "end_ns", "device", "process", "correlation")),
+    "api_calls": ("start_ns", "end_ns", "name", "thread", "process", "correlation"),
+    "ranges": ("start_ns", "end_ns", "name", "kind", "open", "thread", "process", "source"),
+}
+"""Columns in which the steps of a program are looked for."""
+
 _HOST_WORK = ("api_calls", "ranges")
 ACTIVITY = (*GPU_WORK, *_HOST_WORK, "cpu_ops")
 """Tables whose first and last rows bound the window of a whole capture."""

@@ -24,7 +24,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "sqlite_columns": (*[_COUNT] * 4, _BUFFER, *[_COUNT] * 2, *[_BUFFER] * 3),
     "sqlite_rows": (
         *(*[_COUNT] * 4, *[_BUFFER] * 2, *[_COUNT] * 3, *[_BUFFER] * 3),
-        *(_COUNT, *[_BUFFER] * 4),
+        *(*[_COUNT] * 3, _BUFFER, _COUNT, *[_BUFFER] * 4),
     ),
     "chrome_events": (_BUFFER, *[_COUNT] * 3, _BUFFER, _COUNT, *[_BUFFER] * 5),
     "message_fields": (_BUFFER, *[_COUNT] * 2, *[_BUFFER] * 3),
@@ -167,11 +167,21 @@ def sqlite_columns(
     return None if rows is None else SqliteColumns(rows, types, schemas, arrays)
 
 
+class SqliteFilter(NamedTuple):
+    """Rows whose column has one of these values."""
+
+    place: int
+    """Of the column, among those that are decoded."""
+    values: tuple[int, ...]
+    or_null: bool
+
+
 class SqliteRows(NamedTuple):
     """Columns of some rows."""
 
-    columns: list[ArrowColumn]
-    """Those that are not in the columns of the whole table."""
+    rows: int
+    columns: list[ArrowColumn | None]
+    """Those that are not in the columns of the whole table; None for text that is null in all rows."""
     nulls: list[int]
     """How many values of each are null."""
     overflow_pages: int
@@ -185,10 +195,12 @@ def sqlite_rows(
     ordinals: Sequence[int],
     types: Sequence[int],
     whole: SqliteColumns | None = None,
+    only: SqliteFilter | None = None,
 ) -> SqliteRows | None:
     """Decode columns, by their place in the table (-1 for the row id), of the rows on some leaves.
 
-    Text comes as its bytes. Numbers go into the columns of the whole table where there are some.
+    Text comes as its bytes. Numbers go into the columns of the whole table where there are some;
+    else `only` may leave out rows.
     """
     function = _function("sqlite_rows")
     if function is None or not 0 <= some.start < some.stop <= leaves.leaves:
@@ -197,22 +209,25 @@ def sqlite_rows(
     schemas, arrays = arrow_arrays(width)
     nulls, overflow = (ctypes.c_int64 * width)(), ctypes.c_int64()
     places, kinds = (ctypes.c_int64 * width)(*ordinals), (ctypes.c_int64 * width)(*types)
+    values = () if only is None else only.values
+    kept = (ctypes.c_int64 * len(values))(*values)
+    columns: list[ArrowColumn | None] = []
     rows = _count(
         function(
             *(*file, leaves.pages, leaves.last_keys, some.start, len(some)),
             *(width, places, kinds),
             *((None, 0) if whole is None else (whole.arrays, whole.rows)),
+            *(-1 if only is None else only.place, len(kept), kept, only is not None and only.or_null),
             *(schemas, arrays, nulls, ctypes.byref(overflow)),
         )
     )
     if rows is None:
         return None
-    columns = [
-        ArrowColumn(schemas[i], arrays[i])
-        for i in range(width)
-        if whole is None or types[i] == BYTES
-    ]
-    return SqliteRows(columns, list(nulls), overflow.value)
+    for i in range(width):
+        if whole is None or types[i] == BYTES:
+            column = ArrowColumn(schemas[i], arrays[i])
+            columns.append(None if types[i] == BYTES and nulls[i] == rows else column)
+    return SqliteRows(rows, columns, list(nulls), overflow.value)
 
 
 EVENT_COLUMNS = (

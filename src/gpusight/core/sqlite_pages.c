@@ -164,6 +164,13 @@ GPUSIGHT_API int64_t gpusight_sqlite_leaves(int64_t fd, int64_t pages, int64_t p
     return failed ? failed : w.count;
 }
 
+/* Which rows to keep: those whose wanted column `place` has one of some values, or null where that is asked for. */
+typedef struct {
+    int64_t place, count; /* the place is -1 where all rows are kept */
+    const int64_t *values;
+    int or_null;
+} RowFilter;
+
 typedef struct {
     Database db;
     int64_t columns, width; /* how many are wanted, and how many leading values of a record to look at */
@@ -173,12 +180,28 @@ typedef struct {
     uint8_t *record, *page; /* a payload that goes on in overflow pages, and one of these */
     int64_t record_capacity, overflow_used;
     int64_t last_row; /* where row ids have to count from 1 to here; else 0 */
+    RowFilter only;
 } Reader;
+
+static const uint8_t SIZES[] = {0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0};
+
+/* Whether a row is kept, by its value of this type in the column that decides; -1 if that is no whole number. */
+static int is_kept(const RowFilter *only, uint64_t type, const uint8_t *value)
+{
+    if (type == 0)
+        return only->or_null;
+    if (type == 7 || type > 9)
+        return -1;
+    int64_t whole = type >= 8 ? (int64_t)type - 8 : big_endian(value, SIZES[type]);
+    for (int64_t i = 0; i < only->count; i++)
+        if (only->values[i] == whole)
+            return 1;
+    return 0;
+}
 
 /* Append a value of a record; returns 0 if it is not of the column's type, -1 where memory is short. */
 static int add_value(Column *column, uint64_t type, const uint8_t *value)
 {
-    static const int SIZES[] = {0, 1, 2, 3, 4, 6, 8};
     int done;
     if (type == 0)
         done = column_finish_null(column);
@@ -232,7 +255,6 @@ static int64_t locate(const Reader *r, const uint8_t *record, int64_t have, int6
         at = varint(at, end, &type);
         if (at == NULL || type == 10 || type == 11)
             return GPUSIGHT_BAD_INPUT;
-        static const uint8_t SIZES[] = {0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0};
         uint64_t size = type < 12 ? SIZES[type] : (type - 12) / 2;
         if (size > (uint64_t)(payload - start))
             return GPUSIGHT_BAD_INPUT;
@@ -314,6 +336,13 @@ static int64_t add_leaf(Reader *r, const uint8_t *page, int64_t *previous, int *
         }
         if (found)
             return found < 0 ? found : GPUSIGHT_BAD_INPUT;
+        if (r->only.place >= 0) {
+            int kept = is_kept(&r->only, values[r->only.place].type, record + values[r->only.place].start);
+            if (kept < 0)
+                return GPUSIGHT_BAD_INPUT;
+            if (!kept)
+                continue;
+        }
         for (int64_t c = 0; c < r->columns; c++) {
             int added = r->row_ids[c] ? (column_add_whole(&r->wanted[c], row_id) ? 1 : -1)
                                       : add_value(&r->wanted[c], values[c].type, record + values[c].start);
@@ -432,17 +461,23 @@ static int64_t end_columns(Reader *r, ArrowArray *whole, int64_t first_row, Arro
  * Of each column, `ordinals` has its place in the table, or -1 for the row id, and `types` its ColumnType. Writes an
  * Arrow array for each, to `nulls` how many of its values are null, and to `overflow` how many overflow pages were
  * read. Where there is a `whole` (from gpusight_sqlite_columns, of `total` rows), numbers are written there instead.
- * Returns the number of rows.
+ * Else `only` may name one of the columns, by its place among them: then only rows count in which that has one of
+ * `kept` values, or is null where `or_null` says so. It is -1 where all rows count. Returns the number of rows.
  */
 GPUSIGHT_API int64_t gpusight_sqlite_rows(int64_t fd, int64_t pages, int64_t page_size, int64_t usable,
                                           const int64_t *leaves, const int64_t *last_keys, int64_t first, int64_t count,
                                           int64_t columns, const int64_t *ordinals, const int64_t *types,
-                                          ArrowArray *whole, int64_t total, ArrowSchema *schemas, ArrowArray *arrays,
-                                          int64_t *nulls, int64_t *overflow)
+                                          ArrowArray *whole, int64_t total, int64_t only, int64_t kept,
+                                          const int64_t *kept_values, int64_t or_null, ArrowSchema *schemas,
+                                          ArrowArray *arrays, int64_t *nulls, int64_t *overflow)
 {
     if (!is_database(pages, page_size, usable) || columns < 1 || columns > MAX_COLUMNS || count < 1)
         return GPUSIGHT_BAD_INPUT;
-    Reader r = {.db = {(int)fd, pages, page_size, usable}, .columns = columns};
+    if (only < -1 || only >= columns || kept < 0 || (only >= 0 && (whole != NULL || ordinals[only] < 0)))
+        return GPUSIGHT_BAD_INPUT;
+    Reader r = {.db = {(int)fd, pages, page_size, usable},
+                .columns = columns,
+                .only = {.place = only, .count = kept, .values = kept_values, .or_null = or_null != 0}};
     for (int64_t c = 0; c < columns; c++) {
         if (ordinals[c] < -1 || ordinals[c] >= MAX_COLUMNS || types[c] < WHOLE || types[c] > BYTES ||
             (ordinals[c] < 0 && types[c] != WHOLE))

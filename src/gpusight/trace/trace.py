@@ -223,14 +223,19 @@ class Trace:
         """Announce which tables will be used; some readers then need fewer passes."""
         self._source.prepare([t for t in tables if self.has(t)])
 
-    def read_together(self, columns: Mapping[str, Sequence[str]]) -> None:
+    def read_together(self, *reads: Mapping[str, Sequence[str]]) -> None:
         """Read these columns of these tables, each table in one pass, for `table` to return.
 
-        Reading a table is one pass over the file, whether for one column or for ten.
+        Reading a table is one pass over the file, whether for one column or for ten. What several
+        analyses read may be given, each with its own columns of a table.
         """
+        columns: dict[str, dict[str, None]] = {}
+        for read in reads:
+            for name, names in read.items():
+                columns.setdefault(name, {}).update(dict.fromkeys(names))
         # Cached columns cost nothing to read one at a time, or not at all.
         kept = self._memory.holds if self._memory is not None else lambda *_: False
-        wanted = {name: names for name, names in columns.items() if not kept(name, names)}
+        wanted = {name: [*names] for name, names in columns.items() if not kept(name, [*names])}
         self._source.prepare(wanted)
         for name, names in wanted.items():
             if self.has(name):

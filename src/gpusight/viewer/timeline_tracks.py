@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.recording_advice import advice_for
+from gpusight.analysis.selection import WINDOW_READS
 from gpusight.errors import DamagedCaptureError, MissingDataError
 from gpusight.viewer import gpu_tracks, host_tracks
 from gpusight.viewer.gpu_tracks import CounterSeries, MemorySeries, gpu_key
@@ -72,7 +73,7 @@ class TimelineTracks:
 
 def collect_tracks(trace: Trace) -> TimelineTracks:
     """Find every track: those of GPUs first, then those of processes, then the host's memory."""
-    trace.read_together(gpu_tracks.READS | host_tracks.reads(trace))
+    trace.read_together(gpu_tracks.READS, host_tracks.reads(trace), WINDOW_READS)
     titles = TrackTitles(trace)
     notes: tuple[str, ...] = ()
     try:

@@ -162,10 +162,10 @@ class SharedTrace(Trace):
         with self._turn():
             super().prepare(*tables)
 
-    def read_together(self, columns: Mapping[str, Sequence[str]]) -> None:
+    def read_together(self, *reads: Mapping[str, Sequence[str]]) -> None:
         """Read these columns of these tables, each table in one go."""
         with self._turn():
-            super().read_together(columns)
+            super().read_together(*reads)
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """Read a table, or only some of its columns."""

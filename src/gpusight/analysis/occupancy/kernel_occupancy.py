@@ -206,6 +206,11 @@ _OF_SHAPE = (
     *("change_theoretical", "block_for_more", "registers_for_more", "shared_for_more_bytes"),
     *("cluster_blocks", "active_clusters", "sm_count"),
 )
+_REMARKED = (
+    *("refused", "theoretical", "achieved", "waves", "blocks", "block_threads"),
+    *("cluster_blocks", "active_clusters", "sm_count", "sm_share", "memory_share"),
+)
+"""What remarks depend on: few rows differ in it where a kernel has many grids."""
 _SECTIONS_HINT = "collect with: ncu --section LaunchStats --section Occupancy …"
 _LIBRARIES = "no changes are listed for kernels of libraries and frameworks (cuBLAS, PyTorch)"
 _MAX_ROUNDING = 0.002
@@ -255,12 +260,16 @@ def occupancy(
     )
     frame = _kernels(rows)
     frame = frame.with_columns(short_names_by_shape(frame))
-    remarks = ["; ".join(_remarks(row)) or None for row in frame.iter_rows(named=True)]
+    known = frame.select(_REMARKED).unique(maintain_order=True)
+    remarks = [_remarks(row) for row in known.iter_rows(named=True)]
+    known = known.with_columns(pl.Series("remarks", remarks, pl.List(pl.String)))
+    frame = frame.join(known, on=_REMARKED, how="left", nulls_equal=True, maintain_order="left")
+    texts = pl.col("remarks").list.join("; ")
     shown = frame.with_columns(
         pl.col("name").cast(pl.String),
         shape_texts()[0],
         (pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")).alias("shared_bytes"),
-        pl.Series("remark", remarks, pl.String),
+        pl.when(texts != "").then(texts).alias("remark"),
     ).select([field.key for field in FIELDS])
     details = _details(launches, frame, other) if kernel is not None or closely else ()
     return Composite(
@@ -350,33 +359,64 @@ def _advice(
 
     Kernels of libraries and frameworks get no changes: their blocks are not the user's to change.
     """
-    rows: list[dict[str, Any]] = []
-    for row in frame.iter_rows(named=True):
-        of_kernel = {
-            "share": row["share"],
-            "theoretical": row["theoretical"],
-            "short_name": row["short_name"],
-            "name": row["name"],
-        }
-        block = _block_of(launches, row, other)
-        options = () if block is None or kernel_origin(row["name"] or "") else changes(*block)
-        rows += [
-            {**of_kernel, "kind": "change", "advice": change.text, "after": change.share}
-            for option in options
-            for change in (option, _further(block, option, row))
-            if block and change is not None
-        ]
-        rows += [{**of_kernel, "kind": "remark", "advice": text} for text in _remarks(row)]
-    schema = {f.key: pl.Float64 if f.fmt is Fmt.SHARE else pl.String for f in ADVICE_FIELDS}
-    return TableResult("advice", "Advice", ADVICE_FIELDS, pl.DataFrame(rows, schema))
+    keys = [*SHAPE, "limiters", "waves", "blocks"]
+    shapes = frame.select(keys).unique(maintain_order=True)
+    options = [_options(launches, row, other) for row in shapes.iter_rows(named=True)]
+    changed = shapes.with_columns(pl.Series("change", options, pl.List(_CHANGE)))
+    names = frame["name"].cast(pl.String)
+    distinct = names.unique()
+    origins = [bool(kernel_origin(name or "")) for name in distinct]
+    own = ~names.is_in(distinct.filter(pl.Series(origins, dtype=pl.Boolean)).implode())
+    of_kernel = ("share", "theoretical", "short_name", names.alias("name"))
+    rows = frame.select(*of_kernel, *keys, "remarks").with_row_index("at")
+    own_rows = rows.filter(own.fill_null(value=True))
+    change = (
+        own_rows.join(changed, on=keys, nulls_equal=True, maintain_order="left")
+        .filter(pl.col("change").list.len() > 0)
+        .explode("change")
+        .unnest("change")
+        .with_columns(pl.lit("change").alias("kind"))
+    )
+    remark = (
+        rows.filter(pl.col("remarks").list.len() > 0)
+        .explode("remarks")
+        .with_columns(
+            pl.lit(None, pl.Float64).alias("after"),
+            pl.col("remarks").alias("advice"),
+            pl.lit("remark").alias("kind"),
+        )
+    )
+    columns = [field.key for field in ADVICE_FIELDS]
+    # Changes of a kernel come before what is remarked of it.
+    advice = pl.concat([part.select("at", *columns) for part in (change, remark)])
+    advice = advice.sort("at", maintain_order=True).drop("at")
+    return TableResult("advice", "Advice", ADVICE_FIELDS, advice)
+
+
+_CHANGE = pl.Struct({"advice": pl.String, "after": pl.Float64})
+
+
+def _options(
+    launches: OccupancyLaunches, row: dict[str, Any], other: SmLimits | None
+) -> list[dict[str, Any]]:
+    """List what raises the occupancy of a shape, and by how much."""
+    block = _block_of(launches, row, other)
+    if block is None:
+        return []
+    return [
+        {"advice": change.text, "after": change.share}
+        for option in changes(*block)
+        for change in (option, _further(block, option, row))
+        if change is not None
+    ]
 
 
 def _further(
-    block: tuple[SmLimits, BlockShape] | None, change: OccupancyChange, row: dict[str, Any]
+    block: tuple[SmLimits, BlockShape], change: OccupancyChange, row: dict[str, Any]
 ) -> OccupancyChange | None:
     """Go on from a nearest change to what `diagnose` estimates with; None where there is none."""
     resource = change.requests[0][0]
-    if block is None or len(change.requests) > 1 or row["limiters"] != _LIMITER_OF.get(resource):
+    if len(change.requests) > 1 or row["limiters"] != _LIMITER_OF.get(resource):
         return None
     per_sm = None if row["waves"] is None else math.ceil(row["waves"] * row["blocks"])
     return furthest_reduction(*block, resource, per_sm)

@@ -98,9 +98,14 @@ def flag(name: str) -> RawColumnRule:
 
 def constant(value: str | int, needs: str) -> RawColumnRule:
     """Fill a column with one word or number, in captures that have the raw column `needs`."""
-    series = pl.Series([value])
-    series = encode_names(series) if isinstance(value, str) else series
-    return RawColumnRule(lambda _, raw: series.new_from_index(0, raw.height), (needs,))
+
+    def build(_: NsysSource, raw: pl.DataFrame) -> pl.Series:
+        # Made when it is read: there are a hundred such rules, and most captures use none.
+        series = pl.Series([value])
+        series = encode_names(series) if isinstance(value, str) else series
+        return series.new_from_index(0, raw.height)
+
+    return RawColumnRule(build, (needs,))
 
 
 def process(name: str) -> RawColumnRule:
@@ -151,7 +156,7 @@ def range_name(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
     names = []
     if "textId" in raw.columns and raw.get_column("textId").null_count() < raw.height:
         names.append(context.strings.names(raw.get_column("textId")))
-    if "text" in raw.columns:
+    if "text" in raw.columns and raw.get_column("text").null_count() < raw.height:
         names.append(encode_names(raw.get_column("text")))
     return first_name_of([*names, encode_names(pl.Series([""])).new_from_index(0, raw.height)])
 

@@ -244,7 +244,7 @@ class NsysSource(TraceSource):
         raw = self._usable(table, part, wanted, numbered=rules.get("record") is not None)
         for owner in raw.columns:
             if owner in ("globalTid", "globalPid"):
-                self._owners[part.raw, owner] = raw.get_column(owner)
+                self._owners[part.raw, owner] = raw.get_column(owner).unique()
         try:
             return pl.DataFrame(
                 [

@@ -24,6 +24,7 @@ from gpusight.core.file_decoders import (
     WHOLE,
     ArrowColumn,
     SqliteFile,
+    SqliteFilter,
     SqliteLeaves,
     SqliteRows,
     sqlite_columns,
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
 _SLICE_BYTES = 1 << 23
 """Of pages that are decoded at a time."""
 _WORKERS = 4
+_FEW = 0.5
+"""Where less than this part of the rows counts, the others are not decoded at all."""
+_NO_TEXT = pl.Series([None], dtype=pl.String)
 _HEADER_BYTES, _MIN_PAGE_BYTES = 100, 512
 _UTF8 = 1
 _DESCENDING = re.compile(r"\bDESC\b", re.IGNORECASE)
@@ -85,13 +89,16 @@ class SqlitePages:
                 return None
             if wanted.setdefault(only.column, "INTEGER") != "INTEGER":
                 return None
-        frame = self._decoded(table, wanted)
+        frame = self._decoded(table, wanted, only)
         if frame is None or only is None:
             return frame
-        keep = pl.col(only.column).is_in(only.values).fill_null(value=only.or_unknown)
-        return frame.filter(keep).select(*types)
+        kept = frame.select(_keeps(only)).to_series()
+        return (frame if kept.all() else frame.filter(kept)).select(*types)
 
-    def _decoded(self, table: str, types: dict[str, str]) -> pl.DataFrame | None:
+    def _decoded(
+        self, table: str, types: dict[str, str], only: RowFilter | None
+    ) -> pl.DataFrame | None:
+        """Decode columns of all rows; those that do not count may be missing."""
         with self._path.open("rb", buffering=0) as opened:
             file, layout = _header(opened), self._layout_of(table, types)
             if file is None or layout is None:
@@ -102,6 +109,10 @@ class SqlitePages:
             if leaves is None:
                 return None
 
+            if only is not None and _keeps_few(file, leaves, layout, only):
+                frame = _read_table(file, leaves, layout, types, in_place=False, only=only)
+                if frame is not None:
+                    return frame
             frame = _read_table(file, leaves, layout, types, in_place=True)
             if frame is None:
                 frame = _read_table(file, leaves, layout, types, in_place=False)
@@ -138,6 +149,25 @@ class SqlitePages:
         return {n: t for n, t in layouts.items() if n not in unclear and t.root > 1}
 
 
+def _keeps(only: RowFilter) -> pl.Expr:
+    return pl.col(only.column).is_in(only.values).fill_null(value=only.or_unknown)
+
+
+def _keeps_few(
+    file: SqliteFile, leaves: SqliteLeaves, layout: _TableLayout, only: RowFilter
+) -> bool:
+    """Guess, by the first slice, whether a filter leaves out most rows of a large table."""
+    ranges = _ranges(file, leaves)
+    place = layout.ordinals[only.column]
+    if len(ranges) == 1 or place < 0:
+        return False
+    rows = sqlite_rows(file, leaves, ranges[0], [place], [WHOLE])
+    if rows is None or rows.columns[0] is None:
+        return False
+    frame = pl.DataFrame({only.column: pl.Series(rows.columns[0])})
+    return int(frame.select(_keeps(only).sum()).item()) < _FEW * rows.rows
+
+
 def _read_table(
     file: SqliteFile,
     leaves: SqliteLeaves,
@@ -145,8 +175,9 @@ def _read_table(
     types: dict[str, str],
     *,
     in_place: bool,
+    only: RowFilter | None = None,
 ) -> pl.DataFrame | None:
-    """Decode columns of all rows, slices of them at once.
+    """Decode columns of all rows, or of those that count, slices of them at once.
 
     In place, numbers are written to where they stay, which only a table allows whose row ids count
     from 1: nobody has deleted rows.
@@ -157,17 +188,25 @@ def _read_table(
     if in_place and whole is None:
         return None
 
+    kept = None
+    if only is not None:
+        values = tuple(value for value in only.values if isinstance(value, int))
+        kept = SqliteFilter([*types].index(only.column), values, only.or_unknown)
+
     def decode(some: range) -> SqliteRows | None:
-        return sqlite_rows(file, leaves, some, places, kinds, whole)
+        return sqlite_rows(file, leaves, some, places, kinds, whole, kept)
 
     parts = _decode_slices(file, leaves, decode)
     if parts is None:
         return None
-    columns: list[Sequence[ArrowColumn]] = [*zip(*(part.columns for part in parts), strict=True)]
+    rows = sum(part.rows for part in parts)
+    columns: list[Sequence[tuple[ArrowColumn | None, int]]]
+    columns = [*zip(*([(c, part.rows) for c in part.columns] for part in parts), strict=True)]
     if whole is not None:
         nulls = [sum(counts) for counts in zip(*(part.nulls for part in parts), strict=True)]
         texts = iter(columns)
-        columns = [next(texts) if c is None else (c,) for c in whole.finished(nulls)]
+        finished = whole.finished(nulls)
+        columns = [next(texts) if c is None else ((c, rows),) for c in finished]
     named = zip(types.items(), columns, strict=True)
     return pl.DataFrame([_joined(name, affinity, column) for (name, affinity), column in named])
 
@@ -195,11 +234,18 @@ def _decode_slices(
     return None if shared or len(parts) < len(decoded) else parts
 
 
-def _joined(name: str, affinity: str, parts: Sequence[ArrowColumn]) -> pl.Series:
-    """Make one series of the parts of a column."""
-    series = [pl.Series(part).alias(name) for part in parts]
+def _joined(
+    name: str, affinity: str, parts: Sequence[tuple[ArrowColumn | None, int]]
+) -> pl.Series:
+    """Make one series of the parts of a column and their rows; no part is text without a value."""
+    if all(part is None for part, _ in parts):
+        return _NO_TEXT.alias(name).new_from_index(0, sum(rows for _, rows in parts))
+    series = [
+        (_NO_TEXT.new_from_index(0, rows) if part is None else pl.Series(part)).alias(name)
+        for part, rows in parts
+    ]
     if affinity == "TEXT":
-        series = [decode_text(part) for part in series]
+        series = [part if part.dtype == pl.String else decode_text(part) for part in series]
     return series[0] if len(series) == 1 else pl.concat(series, rechunk=True)
 
 
