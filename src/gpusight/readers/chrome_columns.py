@@ -24,7 +24,15 @@ from gpusight.core.file_decoders import (
     WHOLE_NUMBER,
     WantedArgument,
 )
-from gpusight.readers.chrome_scan import NOT_JSON, ArgumentPart, in_turn, text_of
+from gpusight.readers.chrome_scan import (
+    NOT_JSON,
+    TIME_LIMIT_NS,
+    ArgumentPart,
+    RowPart,
+    in_turn,
+    nanoseconds,
+    text_of,
+)
 from gpusight.readers.tables import MAX_DURATION_NS, NAMELESS, encode_names, is_inside
 
 if TYPE_CHECKING:
@@ -324,9 +332,7 @@ def compact(raw: bytes) -> str:
 
 THREAD_SHIFT = 1 << 32
 _LAST_NUMBER = re.compile(r"-?\d{1,18}")
-_TIME_LIMIT = 1 << 61
-"""Nanoseconds beyond any clock: larger values are no times."""
-_LIMIT_US = _TIME_LIMIT / 1000
+_LIMIT_US = TIME_LIMIT_NS / 1000
 
 
 class EventRows:
@@ -335,7 +341,7 @@ class EventRows:
     def __init__(self) -> None:
         self._names: defaultdict[str, int] = defaultdict(count().__next__)
         """Numbers names in order of first appearance."""
-        self._parts: list[_RowPart] = []
+        self._parts: list[RowPart] = []
         self.arguments = EventArguments()
         self.height = 0
         self.left_out: Counter[str] = Counter()
@@ -358,40 +364,36 @@ class EventRows:
             usable = problems.is_null()
             events = [event for event, keep in zip(events, usable, strict=True) if keep]
             starts, durations = starts.filter(usable), durations.filter(usable)
-        names = self._names
-        self._add_part(
-            _RowPart(
-                np.array([names[e.name or NAMELESS] for e in events], np.uint32),
-                *(_nanoseconds(values.to_numpy()) for values in (starts, durations)),
-                *(
-                    numbers(labels).fill_null(0).to_numpy()
-                    for labels in ([e.pid for e in events], [e.tid for e in events])
-                ),
+        if len(events):
+            names = self._names
+            codes = np.array([names[e.name or NAMELESS] for e in events], np.uint32)
+            times_ns = (nanoseconds(values.to_numpy()) for values in (starts, durations))
+            labels = (
+                numbers(values).fill_null(0).to_numpy()
+                for values in ([e.pid for e in events], [e.tid for e in events])
             )
-        )
+            self._add_part(RowPart.of(codes, *times_ns, *labels))
         self.arguments.add([e.args for e in events])
 
-    def add_scanned(self, scanned: ScannedRows, *, instant: bool = False) -> None:
-        """Add events that the core has decoded; `are_usable` holds for them."""
+    def add_scanned(self, scanned: ScannedRows) -> None:
+        """Add events that the core has decoded."""
         names = self._names
         numbers = np.array([names[name or NAMELESS] for name in scanned.names], np.uint32)
-        starts = _nanoseconds(scanned.starts)
-        durations = np.zeros_like(starts) if instant else _nanoseconds(scanned.durations)
-        tracks = scanned.processes, scanned.threads
-        self._add_part(_RowPart(numbers[scanned.codes], starts, durations, *tracks))
+        self._add_part(scanned.part._replace(codes=numbers[scanned.part.codes]))
         self.arguments.add_part(scanned.arguments)
 
-    def _add_part(self, part: _RowPart) -> None:
+    def _add_part(self, part: RowPart) -> None:
         self._parts.append(part)
         self.height += len(part.starts)
-        if len(part.starts):
-            self.tracks |= _tracks(part.processes, part.threads)
-            self.first_ns = min(self.first_ns, int(part.starts.min()))
-            self.last_ns = max(self.last_ns, int((part.starts + part.durations).max()))
+        self.tracks |= part.tracks
+        self.first_ns = min(self.first_ns, part.first_ns)
+        self.last_ns = max(self.last_ns, part.last_ns)
 
     def _column(self, place: int, dtype: type[Any]) -> pl.Series:
         parts = [part[place] for part in self._parts]
-        return pl.Series(np.concatenate(parts) if parts else np.zeros(0, dtype))
+        return pl.Series(
+            np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
+        )
 
     @cached_property
     def start_ns(self) -> pl.Series:
@@ -438,43 +440,6 @@ class EventRows:
         return encode_names(pl.Series(texts, dtype=pl.String)).gather(self.codes)
 
 
-class _RowPart(NamedTuple):
-    """Columns of some events."""
-
-    codes: NDArray[np.uint32]
-    starts: NDArray[np.int64]
-    durations: NDArray[np.int64]
-    processes: NDArray[np.int64]
-    threads: NDArray[np.int64]
-
-
-def _tracks(processes: NDArray[np.int64], threads: NDArray[np.int64]) -> set[tuple[int, int]]:
-    """Return the pairs that occur; most are those of the event before."""
-    changes = (processes[1:] != processes[:-1]) | (threads[1:] != threads[:-1])
-    at = np.concatenate(([0], np.flatnonzero(changes) + 1))
-    processes, threads = processes[at], threads[at]
-    return {
-        (process, thread)
-        for process in np.unique(processes).tolist()
-        for thread in np.unique(threads[processes == process]).tolist()
-    }
-
-
-def are_usable(scanned: ScannedRows, *, instant: bool = False) -> bool:
-    """Return whether all of these events have times that a clock can show."""
-
-    def lie_within(times: NDArray[Any], low: float, high: float) -> bool:
-        return bool(low <= times.min() and times.max() <= high)  # not so for NaN
-
-    if scanned.starts.dtype == np.int64:
-        limit: float = _TIME_LIMIT
-        longest = MAX_DURATION_NS
-    else:
-        limit, longest = _LIMIT_US, MAX_DURATION_NS // 1000
-    starts = lie_within(scanned.starts, -limit, limit)
-    return starts and (instant or lie_within(scanned.durations, 0, longest))
-
-
 def thread_key(pid: pl.Series, tid: pl.Series) -> pl.Series:
     """Combine the numbers of process and thread into one key."""
     low = tid.to_frame("t").select(pl.col("t") & (THREAD_SHIFT - 1)).to_series()
@@ -509,14 +474,6 @@ def _problems(starts: pl.Series, durations: pl.Series, longest: int) -> pl.Serie
     )["why"]
 
 
-def _nanoseconds(times: NDArray[Any]) -> NDArray[np.int64]:
-    """Turn microseconds into whole nanoseconds; doubles hold those exactly in most traces."""
-    if times.dtype == np.int64:
-        return times
-    floor = np.floor(times)
-    return floor.astype(np.int64) * 1000 + np.rint((times - floor) * 1000).astype(np.int64)
-
-
 def exact_ns(times: list[Any]) -> pl.Series:
     """Turn microseconds written as text into nanoseconds, digit by digit."""
     texts = pl.Series([bytes(t).decode("ascii", "replace").strip('"') for t in times])
@@ -528,11 +485,11 @@ def exact_ns(times: list[Any]) -> pl.Series:
     digits = parts["part"].str.pad_end(4, "0").cast(pl.Int64).fill_null(0)
     below = ((digits + 5) // 10).zip_with(~parts["negative"], -((digits + 5) // 10))
     exact = parts["whole"] * 1000 + below
-    exact = exact.set(parts["whole"].abs() > _TIME_LIMIT // 1000, None)
+    exact = exact.set(parts["whole"].abs() > TIME_LIMIT_NS // 1000, None)
     if exact.null_count() == 0:
         return exact
     doubles = microseconds(texts.cast(pl.Float64, strict=False).to_list())
-    others = pl.Series(_nanoseconds(doubles.fill_null(0).to_numpy())).set(doubles.is_null(), None)
+    others = pl.Series(nanoseconds(doubles.fill_null(0).to_numpy())).set(doubles.is_null(), None)
     return exact.zip_with(exact.is_not_null(), others)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -99,12 +99,12 @@ Sort: TypeAlias = "Callable[[ScannedEvents, Callable[[bytes], list[Any]]], _Sort
 """Sorts events that the core decoded, given what turns JSON into events; None where it cannot."""
 
 
-class _PartOfFile(NamedTuple, Generic[_Sorted]):
+class _PartOfFile(NamedTuple):
     """Events of a part of a file, and where it lies."""
 
     begin: int
     end: int
-    events: _Sorted
+    events: Any
     closed: bool
 
 
@@ -140,9 +140,8 @@ class EventReader:
     def __iter__(self) -> Iterator[list[Any]]:
         """Yield events, about half a megabyte of JSON at a time."""
         self._uses_core = False
-        chunk: list[Any]
-        for chunk in self.chunks(lambda _events, _decode: None):
-            yield chunk
+        events: Iterator[list[Any]] = self.chunks(lambda _events, _decode: None)
+        yield from events
 
     def chunks(self, sort: Sort[_Sorted]) -> Iterator[list[Any] | _Sorted]:
         """Yield events in parts: sorted where the core decoded them, else as they are."""
@@ -222,7 +221,7 @@ class EventReader:
         starts = range(self._at, file.size, _AHEAD_BYTES)
         memory = threading.local()
 
-        def scan(start: int) -> _PartOfFile[list[Any] | _Sorted] | None:
+        def scan(start: int) -> _PartOfFile | None:
             if not hasattr(memory, "buffer"):
                 memory.buffer = memoryview(bytearray(_AHEAD_BYTES + _WINDOW))
                 memory.columns = event_columns(len(memory.buffer))

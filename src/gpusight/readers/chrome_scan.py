@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from gpusight.core.file_decoders import EVENT_COLUMNS, chrome_arguments, chrome_events, join_parts
+from gpusight.readers.tables import MAX_DURATION_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -34,19 +35,87 @@ _AHEAD = 3
 """Parts that are decoded while an earlier one is added."""
 
 
+class RowPart(NamedTuple):
+    """Columns of some events of one kind, in file order."""
+
+    codes: NDArray[np.integer[Any]]
+    """The position of each event's name among others."""
+    starts: NDArray[np.int64]
+    """Times are in nanoseconds."""
+    durations: NDArray[np.integer[Any]]
+    processes: NDArray[np.int64]
+    threads: NDArray[np.int64]
+    tracks: set[tuple[int, int]]
+    """The numbers of process and thread that occur."""
+    first_ns: int
+    last_ns: int
+
+    @classmethod
+    def of(
+        cls,
+        codes: NDArray[np.integer[Any]],
+        starts: NDArray[np.int64],
+        durations: NDArray[np.int64],
+        processes: NDArray[np.int64],
+        threads: NDArray[np.int64],
+    ) -> RowPart:
+        """Keep columns, of at least one event, in little memory."""
+        changes = (processes[1:] != processes[:-1]) | (threads[1:] != threads[:-1])
+        at = np.concatenate(([0], np.flatnonzero(changes) + 1))
+        some_processes, some_threads = processes[at], threads[at]
+        tracks = {
+            (process, thread)
+            for process in np.unique(some_processes).tolist()
+            for thread in np.unique(some_threads[some_processes == process]).tolist()
+        }
+        if len(tracks) == 1:  # one value, as often as needed
+            processes, threads = (
+                np.broadcast_to(column[:1].copy(), column.shape) for column in (processes, threads)
+            )
+        first_ns, last_ns = int(starts.min()), int((starts + durations).max())
+        short = durations.astype(np.int32) if durations.max() < 1 << 31 else durations
+        return cls(codes, starts, short, processes, threads, tracks, first_ns, last_ns)
+
+
 class ScannedRows(NamedTuple):
     """Events of one kind."""
 
     names: list[str | None]
     """Those that occur, in order of appearance."""
-    codes: NDArray[np.int64]
-    """The position of each event's name among them."""
-    starts: NDArray[Any]
-    """Times are in microseconds, or in nanoseconds where they are exact."""
-    durations: NDArray[Any]
-    processes: NDArray[np.int64]
-    threads: NDArray[np.int64]
+    part: RowPart
     arguments: ArgumentPart
+
+
+TIME_LIMIT_NS = 1 << 61
+"""Beyond any clock: larger values are no times."""
+
+
+def nanoseconds(times: NDArray[Any]) -> NDArray[np.int64]:
+    """Turn microseconds into whole nanoseconds; doubles hold those exactly in most traces."""
+    if times.dtype == np.int64:
+        return times
+    whole = np.floor(times)
+    below = times - whole
+    below *= 1000
+    exact: NDArray[np.int64] = whole.astype(np.int64)
+    exact *= 1000
+    exact += np.rint(below, out=below).astype(np.int64)
+    return exact
+
+
+def _are_usable(starts: NDArray[Any], durations: NDArray[Any] | None) -> bool:
+    """Return whether all of these times are such that a clock can show."""
+
+    def lie_within(times: NDArray[Any], low: float, high: float) -> bool:
+        return bool(low <= times.min() and times.max() <= high)  # not so for NaN
+
+    limit: float = TIME_LIMIT_NS
+    longest = MAX_DURATION_NS
+    if starts.dtype != np.int64:
+        limit, longest = TIME_LIMIT_NS / 1000, MAX_DURATION_NS // 1000
+    return lie_within(starts, -limit, limit) and (
+        durations is None or lie_within(durations, 0, longest)
+    )
 
 
 class ScannedEvents:
@@ -136,17 +205,30 @@ class ScannedEvents:
         return b",".join(self._text[a:b] for a, b in zip(at, end, strict=True))
 
     def select(
-        self, rows: NDArray[np.int64], number_of: Callable[[object], int | None]
-    ) -> ScannedRows:
-        """Return the columns of some events; labels that are texts get a number."""
+        self,
+        rows: NDArray[np.int64],
+        number_of: Callable[[object], int | None],
+        *,
+        instant: bool = False,
+    ) -> ScannedRows | None:
+        """Return the columns of some events; None of none, or if some have no usable times.
+
+        Labels that are texts get a number; an instant has no duration.
+        """
         starts, durations = (
             self._columns[column].view(self._times)[rows] for column in ("start", "duration")
         )
-        processes, threads = (
-            self._labels(column, rows, number_of) for column in ("process", "thread")
+        if not len(rows) or not _are_usable(starts, None if instant else durations):
+            return None
+        names, codes = self._names(rows)
+        part = RowPart.of(
+            codes.astype(np.uint32),
+            nanoseconds(starts),
+            np.zeros(len(rows), np.int64) if instant else nanoseconds(durations),
+            self._labels("process", rows, number_of),
+            self._labels("thread", rows, number_of),
         )
-        arguments = self._arguments(rows)
-        return ScannedRows(*self._names(rows), starts, durations, processes, threads, arguments)
+        return ScannedRows(names, part, self._arguments(rows))
 
     def _names(self, rows: NDArray[np.int64]) -> tuple[list[str | None], NDArray[np.int64]]:
         numbers = self._columns["name"][rows]
@@ -163,7 +245,8 @@ class ScannedEvents:
         self, column: str, rows: NDArray[np.int64], number_of: Callable[[object], int | None]
     ) -> NDArray[np.int64]:
         """Return the numbers of processes or threads; 0 for none."""
-        values, texts = (self._columns[name][rows] for name in (column, f"{column}_text"))
+        values: NDArray[np.int64] = self._columns[column][rows]
+        texts = self._columns[f"{column}_text"][rows]
         values[values == _NO_NUMBER] = 0
         written = texts >= 0
         if written.any():

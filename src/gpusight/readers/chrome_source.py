@@ -11,7 +11,7 @@ import msgspec
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.naming.collective_names import host_collective_kind
-from gpusight.readers.chrome_columns import EventRows, are_usable, number_of
+from gpusight.readers.chrome_columns import EventRows, number_of
 from gpusight.readers.chrome_events import EventReader
 from gpusight.readers.file_blocks import FileBlocks
 from gpusight.trace.trace import TraceSource
@@ -100,7 +100,7 @@ class EventSorter:
         self.unknown.update(events.unknown)
         self.settings += events.settings
         for kind, scanned in events.rows.items():
-            self._rows(kind).add_scanned(scanned, instant=kind == MEMORY)
+            self._rows(kind).add_scanned(scanned)
 
     def _put(self, kind: str | None, events: list[Any], *, exact: bool) -> None:
         if kind is None:
@@ -153,29 +153,32 @@ def sorted_events(
             kind, rows = MEMORY, events.named(rows, _MEMORY.__eq__)  # noqa: PLW2901
         if not len(rows):
             continue
-        found[kind] = events.select(rows, number_of)
-        if not are_usable(found[kind], instant=kind == MEMORY):
+        scanned = events.select(rows, number_of, instant=kind == MEMORY)
+        if scanned is None:
             return None
-        collectives = _collectives(events, kind, rows)
-        if len(collectives):
-            found[f"{kind} {COLLECTIVE}"] = events.select(collectives, number_of)
-    unknown: Counter[str] = Counter()
-    for number in types.get(None, ()):
-        phase, category = events.types[number]
-        unknown[category or f"phase {phase!r}"] += events.count(number)
+        found[kind] = scanned
+        collectives = events.select(_collectives(events, kind, rows), number_of)
+        if collectives is not None:
+            found[f"{kind} {COLLECTIVE}"] = collectives
     settings = []
     if SETTING in types:
         settings = decode(events.texts_of(events.rows_of(types[SETTING])))
-    return SortedEvents(found, settings, unknown)
+    return SortedEvents(found, settings, _unknown(events, types.get(None, [])))
 
 
-def _collectives(
-    events: ScannedEvents, kind: str, rows: NDArray[np.int64]
-) -> NDArray[np.int64] | tuple[()]:
+def _unknown(events: ScannedEvents, types: list[int]) -> Counter[str]:
+    unknown: Counter[str] = Counter()
+    for number in types:
+        phase, category = events.types[number]
+        unknown[category or f"phase {phase!r}"] += events.count(number)
+    return unknown
+
+
+def _collectives(events: ScannedEvents, kind: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Find collectives, which are added a second time, for the arguments that only they have."""
     if kind in (OPERATOR, KERNEL):
         return events.with_key(rows, _COLLECTIVE[1:-1])
-    return events.named(rows, host_collective_kind) if kind == ANNOTATION else ()
+    return events.named(rows, host_collective_kind) if kind == ANNOTATION else rows[:0]
 
 
 def _kind_of(phase: str, category: str | None) -> str | None:
