@@ -389,31 +389,29 @@ class EventRows:
         self.first_ns = min(self.first_ns, part.first_ns)
         self.last_ns = max(self.last_ns, part.last_ns)
 
-    def _column(self, place: int, dtype: type[Any]) -> pl.Series:
-        parts = [part[place] for part in self._parts]
-        return pl.Series(
-            np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
-        )
+    def _column(self, name: str, dtype: type[Any]) -> pl.Series:
+        parts = [getattr(part, name) for part in self._parts]
+        return pl.Series(np.concatenate([np.zeros(0, dtype), *parts], dtype=dtype))
 
     @cached_property
     def start_ns(self) -> pl.Series:
         """When each began, on the file's own clock."""
-        return self._column(1, np.int64).alias("start_ns")
+        return self._column("starts", np.int64).alias("start_ns")
 
     @cached_property
     def duration_ns(self) -> pl.Series:
         """How long each took."""
-        return self._column(2, np.int64)
+        return self._column("durations", np.int64)
 
     @cached_property
     def pid(self) -> pl.Series:
         """The track's process as a number."""
-        return self._column(3, np.int64)
+        return self._column("processes", np.int64)
 
     @cached_property
     def tid(self) -> pl.Series:
         """The track's thread as a number."""
-        return self._column(4, np.int64)
+        return self._column("threads", np.int64)
 
     @property
     def thread(self) -> pl.Series:
@@ -428,7 +426,7 @@ class EventRows:
     @cached_property
     def codes(self) -> pl.Series:
         """Each row's position in `distinct_names`."""
-        return self._column(0, np.uint32)
+        return self._column("codes", np.uint32)
 
     @property
     def names(self) -> pl.Series:
