@@ -94,7 +94,7 @@ def rows(path: Path, *, exact: bool, with_core: bool) -> Any:
         kind: (
             *(r.start_ns.to_list(), r.duration_ns.to_list(), r.pid.to_list(), r.tid.to_list()),
             *([str(name) for name in r.names], r.distinct_names, r.height, dict(r.left_out)),
-            b",".join(bytes(block) for block in r.arguments._blocks),
+            r.arguments.joined(),
         )
         for kind, r in sorter.rows.items()
         if r.height or r.left_out

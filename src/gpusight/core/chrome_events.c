@@ -11,7 +11,7 @@
 #include <emmintrin.h>
 #endif
 
-enum { MAX_DEPTH = 64, MAX_TYPES = 256, MAX_PROBES = 64 };
+enum { MAX_DEPTH = 64, MAX_TYPES = 256, MAX_PROBES = 64, MAX_KEYS = 64, KEY_SLOTS = 256 };
 static const int64_t NO_TEXT = -1, NO_TIME = INT64_MIN;
 static const int64_t LATEST_US = (int64_t)((1ull << 61) / 1000); /* beyond any clock */
 
@@ -23,6 +23,8 @@ typedef struct {
     int64_t *hashes; /* of texts: slots with their number plus one */
     int64_t slots, most_texts, texts, *text_at, *text_length;
     int64_t types, *type_phase, *type_category;
+    int64_t keys, *key_at, *key_length; /* of arguments */
+    uint8_t key_slots[KEY_SLOTS];       /* their number plus one */
 } Scan;
 
 static inline const uint8_t *after_space(const uint8_t *at, const uint8_t *end)
@@ -232,6 +234,90 @@ static int64_t number_of_text(Scan *s, const uint8_t *at, int64_t length)
     return -2;
 }
 
+/* Number a key of arguments by its first occurrence; -1 if there are too many. */
+static int64_t number_of_key(Scan *s, const uint8_t *at, int64_t length)
+{
+    /* Keys of one length seldom begin and end alike. */
+    uint32_t hash = length ? (uint32_t)length * 31 + at[0] * 7u + at[length - 1] * 13u + at[length / 2] * 3u : 0;
+    for (uint32_t probe = 0; probe < KEY_SLOTS; probe++) {
+        uint8_t *slot = &s->key_slots[(hash + probe) % KEY_SLOTS];
+        if (*slot == 0) {
+            if (s->keys >= MAX_KEYS)
+                return -1;
+            s->key_at[s->keys] = at - s->text;
+            s->key_length[s->keys] = length;
+            *slot = (uint8_t)++s->keys;
+            return *slot - 1;
+        }
+        int64_t known = *slot - 1;
+        if (s->key_length[known] == length && memcmp(s->text + s->key_at[known], at, (size_t)length) == 0)
+            return known;
+    }
+    return -1;
+}
+
+/* Step over `"key":` and the spaces after it; `at` is where the next key begins. */
+static Status read_key(const uint8_t **at, const uint8_t *end, const uint8_t **key, int64_t *length, int *escaped)
+{
+    const uint8_t *p = *at;
+    if (p >= end)
+        return CUT;
+    if (*p++ != '"')
+        return ODD;
+    *key = p;
+    Status status = find_quote(&p, end, escaped);
+    if (status)
+        return status;
+    *length = p - *key;
+    p = after_space(p + 1, end);
+    if (p >= end)
+        return CUT;
+    if (*p++ != ':')
+        return ODD;
+    *at = after_space(p, end);
+    return FINE;
+}
+
+/* Step over what follows a value of an object: a comma, or the brace that closes it. */
+static Status after_value(const uint8_t **at, const uint8_t *end, int *closed)
+{
+    const uint8_t *p = after_space(*at, end);
+    if (p >= end)
+        return CUT;
+    if (*p != '}' && *p != ',')
+        return ODD;
+    *closed = *p == '}';
+    *at = *closed ? p + 1 : after_space(p + 1, end);
+    return FINE;
+}
+
+/* Step over arguments; a bit for each of their keys. */
+static Status read_arguments(Scan *s, const uint8_t **at, int64_t *keys)
+{
+    const uint8_t *p = *at, *key;
+    *keys = 0;
+    if (p >= s->end || *p != '{')
+        return skip_value(at, s->end, 0);
+    p = after_space(p + 1, s->end);
+    int closed = p < s->end && *p == '}';
+    p += closed;
+    while (!closed) {
+        int64_t length;
+        int escaped = 0;
+        Status status = read_key(&p, s->end, &key, &length, &escaped);
+        if (status)
+            return status;
+        int64_t known = escaped ? -1 : number_of_key(s, key, length);
+        if (known < 0)
+            return ODD;
+        *keys |= (int64_t)(1ull << known);
+        if ((status = skip_value(&p, s->end, 1)) || (status = after_value(&p, s->end, &closed)))
+            return status;
+    }
+    *at = p;
+    return FINE;
+}
+
 /* Read a time in microseconds: as a double, or as nanoseconds where doubles would round. */
 static Status read_time(const uint8_t **at, const uint8_t *end, int exact, double *us, int64_t *ns)
 {
@@ -281,7 +367,7 @@ static Status read_time(const uint8_t **at, const uint8_t *end, int exact, doubl
 
 /* What is kept of an event; texts by their numbers. */
 typedef struct {
-    int64_t phase, category, name, pid, pid_text, tid, tid_text, start_ns, duration_ns, args_at, args_length;
+    int64_t phase, category, name, pid, pid_text, tid, tid_text, start_ns, duration_ns, args_at, args_length, keys;
     double start_us, duration_us;
     int full; /* there was no room for another text */
 } Event;
@@ -350,30 +436,19 @@ static inline int is_key(const uint8_t *key, int64_t length, const char *name, i
 /* Read one event, of which `*at` is the opening brace. */
 static Status read_event(Scan *s, const uint8_t **at, int exact, Event *e)
 {
-    const uint8_t *p = after_space(*at + 1, s->end), *end = s->end;
+    const uint8_t *p = after_space(*at + 1, s->end), *end = s->end, *key;
     if (p < end && *p == '}') {
         *at = p + 1;
         return FINE;
     }
-    for (;;) {
-        if (p >= end)
-            return CUT;
-        if (*p++ != '"')
-            return ODD;
-        const uint8_t *key = p;
+    for (int closed = 0; !closed;) {
+        int64_t length;
         int escaped = 0;
-        Status status = find_quote(&p, end, &escaped);
+        Status status = read_key(&p, end, &key, &length, &escaped);
         if (status)
             return status;
         if (escaped)
             return ODD;
-        int64_t length = p - key;
-        p = after_space(p + 1, end);
-        if (p >= end)
-            return CUT;
-        if (*p++ != ':')
-            return ODD;
-        p = after_space(p, end);
         if (is_key(key, length, "ph", 2))
             status = read_text(s, &p, 0, &e->phase, e);
         else if (is_key(key, length, "cat", 3))
@@ -388,28 +463,18 @@ static Status read_event(Scan *s, const uint8_t **at, int exact, Event *e)
             status = read_time(&p, end, exact, &e->start_us, &e->start_ns);
         else if (is_key(key, length, "dur", 3))
             status = read_time(&p, end, exact, &e->duration_us, &e->duration_ns);
-        else {
+        else if (is_key(key, length, "args", 4)) {
             const uint8_t *begin = p;
+            status = read_arguments(s, &p, &e->keys);
+            e->args_at = begin - s->text;
+            e->args_length = p - begin;
+        } else
             status = skip_value(&p, end, 0);
-            if (is_key(key, length, "args", 4)) {
-                e->args_at = begin - s->text;
-                e->args_length = p - begin;
-            }
-        }
-        if (status)
+        if (status || (status = after_value(&p, end, &closed)))
             return status;
-        p = after_space(p, end);
-        if (p >= end)
-            return CUT;
-        uint8_t next = *p++;
-        if (next == '}') {
-            *at = p;
-            return FINE;
-        }
-        if (next != ',')
-            return ODD;
-        p = after_space(p, end);
     }
+    *at = p;
+    return FINE;
 }
 
 /* Number the pair of phase and category; -1 if there are too many. */
@@ -430,13 +495,14 @@ static int64_t number_of_type(Scan *s, int64_t phase, int64_t category)
  * Stops before an event that the text cuts off, where the list ends, or when there is no room. `columns` has a row for
  * each of: type, name, process, its text, thread, its text, start and duration (doubles of microseconds, NaN for none;
  * or nanoseconds, the least number for none), where the event begins, where it ends, where its arguments begin (-1 for
- * none), their length; each with room for `most` events. Texts are numbered; -1 stands for none. `ends` gets how much
- * of the text was used, the number of texts, that of types, and whether the list ended. Returns the number of events.
+ * none), their length, a bit for each of their keys; each with room for `most` events. Texts are numbered; -1 stands
+ * for none. `ends` gets how much of the text was used, the number of texts, that of types, whether the list ended, and
+ * the number of keys. Returns the number of events.
  */
 GPUSIGHT_API int64_t gpusight_chrome_events(const uint8_t *text, int64_t length, int64_t exact, int64_t most,
                                             int64_t *columns, int64_t most_texts, int64_t *text_at,
                                             int64_t *text_length, int64_t *type_phase, int64_t *type_category,
-                                            int64_t *ends)
+                                            int64_t *key_at, int64_t *key_length, int64_t *ends)
 {
     Scan s = {.text = text,
               .end = text + length,
@@ -445,6 +511,8 @@ GPUSIGHT_API int64_t gpusight_chrome_events(const uint8_t *text, int64_t length,
               .text_length = text_length,
               .type_phase = type_phase,
               .type_category = type_category,
+              .key_at = key_at,
+              .key_length = key_length,
               .slots = 1};
     while (s.slots < 2 * most_texts)
         s.slots *= 2;
@@ -489,7 +557,8 @@ GPUSIGHT_API int64_t gpusight_chrome_events(const uint8_t *text, int64_t length,
             memcpy(&e.duration_ns, &e.duration_us, 8);
         }
         const int64_t row[] = {type,       e.name,        e.pid,        e.pid_text, e.tid,     e.tid_text,
-                               e.start_ns, e.duration_ns, begin - text, at - text,  e.args_at, e.args_length};
+                               e.start_ns, e.duration_ns, begin - text, at - text,  e.args_at, e.args_length,
+                               e.keys};
         for (int c = 0; c < (int)(sizeof row / sizeof *row); c++)
             columns[c * most + count] = row[c];
         count++;
@@ -515,6 +584,7 @@ GPUSIGHT_API int64_t gpusight_chrome_events(const uint8_t *text, int64_t length,
     ends[1] = s.texts;
     ends[2] = s.types;
     ends[3] = closed;
+    ends[4] = s.keys;
     return failed ? GPUSIGHT_BAD_INPUT : count;
 }
 
@@ -541,4 +611,192 @@ GPUSIGHT_API int64_t gpusight_join_parts(const uint8_t *text, int64_t length, in
         size += part + (i > 0);
     }
     return size;
+}
+
+/* Columns of arguments -----------------------------------------------------------------------------------------------*/
+
+typedef enum { WHOLE_NUMBER, REAL_NUMBER, TEXT, JSON_TEXT, ELEMENT } ArgumentType;
+typedef enum { ABSENT, VALUE, NOTHING } ArgumentState;
+
+/* Read a whole number of at most 18 digits, as a number or as text. */
+static Status read_whole(const uint8_t **at, const uint8_t *end, int64_t *value)
+{
+    const uint8_t *p = *at;
+    int quoted = p < end && *p == '"';
+    p += quoted;
+    const uint8_t *begin = p;
+    p += p < end && *p == '-';
+    const uint8_t *digits = p;
+    int64_t number = 0;
+    for (; p < end && is_digit(*p) && p - digits < 19; p++)
+        number = p - digits < 18 ? number * 10 + (*p - '0') : 0;
+    if (p >= end || p == digits || p - digits > 18 || (!quoted && *digits == '0' && p - digits > 1))
+        return ODD;
+    if (quoted ? *p++ != '"' : *p == '.' || (*p | 32) == 'e')
+        return ODD;
+    *value = *begin == '-' ? -number : number;
+    *at = p;
+    return FINE;
+}
+
+/* Read element `place` of a list of whole numbers; it is absent where the list is shorter. */
+static Status read_element(const uint8_t **at, const uint8_t *end, int64_t place, int64_t *value, ArgumentState *state)
+{
+    const uint8_t *p = *at;
+    if (p >= end || *p != '[')
+        return ODD;
+    p = after_space(p + 1, end);
+    *state = NOTHING;
+    for (int64_t i = 0; p < end && *p != ']'; i++) {
+        int64_t element;
+        if (*p == '"' || read_whole(&p, end, &element))
+            return ODD;
+        if (i == place) {
+            *value = element;
+            *state = VALUE;
+        }
+        p = after_space(p, end);
+        if (p < end && *p == ',') {
+            p = after_space(p + 1, end);
+            if (p < end && *p == ']')
+                return ODD;
+        } else if (p < end && *p != ']')
+            return ODD;
+    }
+    if (p >= end)
+        return ODD;
+    *at = p + 1;
+    return FINE;
+}
+
+/* Read one value for one column; `at` is left where the value ends. */
+static Status read_argument(Scan *s, const uint8_t **at, ArgumentType type, int64_t place, int64_t *value,
+                            ArgumentState *state)
+{
+    const uint8_t *p = *at, *begin = p;
+    *state = VALUE;
+    *value = 0;
+    if (p < s->end && *p == 'n') {
+        *state = NOTHING;
+        return skip_word(at, s->end, "null", 4);
+    }
+    if (type == WHOLE_NUMBER)
+        return read_whole(at, s->end, value);
+    if (type == ELEMENT)
+        return read_element(at, s->end, place, value, state);
+    if (type == REAL_NUMBER) {
+        double number = 0;
+        int64_t unused;
+        Status status = read_time(at, s->end, 0, &number, &unused);
+        memcpy(value, &number, 8);
+        return status;
+    }
+    Status status = skip_value(&p, s->end, 1);
+    if (status)
+        return status;
+    *at = p;
+    if (type == TEXT && *begin == '"') {
+        begin++;
+        p--;
+    } else if (type == TEXT && *begin != 't' && *begin != 'f') {
+        int64_t number;
+        const uint8_t *q = begin;
+        if (read_whole(&q, s->end, &number) || q != p || (number == 0 && p - begin > 1))
+            return ODD; /* would be written in another way */
+    }
+    *value = number_of_text(s, begin, p - begin);
+    return *value < 0 ? ODD : FINE;
+}
+
+/* What columns to make of arguments: each is of a key. */
+typedef struct {
+    int64_t keys, columns, rows;
+    const uint8_t *key_bytes;
+    const int64_t *key_ends, *column_key, *column_type, *column_place;
+    int64_t *values;
+    uint8_t *states;
+} Wanted;
+
+static Status read_row(Scan *s, const uint8_t *at, const Wanted *w, int64_t row)
+{
+    const uint8_t *p = at, *key;
+    if (p >= s->end || *p != '{')
+        return ODD;
+    p = after_space(p + 1, s->end);
+    int closed = p < s->end && *p == '}';
+    while (!closed) {
+        int64_t length, begin = 0;
+        int escaped = 0;
+        Status status = read_key(&p, s->end, &key, &length, &escaped);
+        if (status || escaped)
+            return ODD;
+        int64_t k = 0;
+        for (; k < w->keys; begin = w->key_ends[k++])
+            if (is_key(key, length, (const char *)w->key_bytes + begin, w->key_ends[k] - begin))
+                break;
+        int is_read = 0;
+        const uint8_t *value_at = p;
+        for (int64_t c = 0; k < w->keys && c < w->columns; c++) {
+            if (w->column_key[c] != k)
+                continue;
+            ArgumentState state = ABSENT;
+            p = value_at;
+            if (read_argument(s, &p, (ArgumentType)w->column_type[c], w->column_place[c],
+                              &w->values[c * w->rows + row], &state))
+                return ODD;
+            w->states[c * w->rows + row] = (uint8_t)state;
+            is_read = 1;
+        }
+        if ((!is_read && skip_value(&p, s->end, 1)) || after_value(&p, s->end, &closed))
+            return ODD;
+    }
+    return FINE;
+}
+
+/* Make columns of arguments, which begin at places in a text (-1: there are none).
+ *
+ * Each column has a key, the type of its values and for an element its place. `values` and `states` have `rows` places
+ * for each column, of which the first `count` are filled: whole numbers, doubles, or numbers of texts; and whether there
+ * is a value, none, or null. Texts are those of all columns, numbered by their first occurrence. Returns how many there
+ * are; GPUSIGHT_BAD_INPUT where another decoder has to read these arguments.
+ */
+GPUSIGHT_API int64_t gpusight_chrome_arguments(const uint8_t *text, int64_t length, int64_t count, const int32_t *at,
+                                               int64_t keys, const uint8_t *key_bytes, const int64_t *key_ends,
+                                               int64_t columns, const int64_t *column_key, const int64_t *column_type,
+                                               const int64_t *column_place, int64_t rows, int64_t *values,
+                                               uint8_t *states, int64_t most_texts, int64_t *text_at,
+                                               int64_t *text_length)
+{
+    Scan s = {.text = text,
+              .end = text + length,
+              .most_texts = most_texts,
+              .text_at = text_at,
+              .text_length = text_length,
+              .slots = 1};
+    Wanted w = {.keys = keys,
+                .columns = columns,
+                .rows = rows,
+                .key_bytes = key_bytes,
+                .key_ends = key_ends,
+                .column_key = column_key,
+                .column_type = column_type,
+                .column_place = column_place,
+                .values = values,
+                .states = states};
+    while (s.slots < 2 * most_texts)
+        s.slots *= 2;
+    s.hashes = calloc((size_t)s.slots, sizeof *s.hashes);
+    if (s.hashes == NULL)
+        return GPUSIGHT_NO_MEMORY;
+    Status status = FINE;
+    for (int64_t i = 0; i < count && !status; i++) {
+        for (int64_t c = 0; c < columns; c++) {
+            values[c * rows + i] = 0;
+            states[c * rows + i] = ABSENT;
+        }
+        if (at[i] >= 0)
+            status = at[i] < length ? read_row(&s, text + at[i], &w, i) : ODD;
+    }
+    free(s.hashes);
+    return status ? GPUSIGHT_BAD_INPUT : s.texts;
 }

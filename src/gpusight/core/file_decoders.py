@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpusight.core.library import BAD_INPUT, NO_MEMORY, core_function
@@ -26,7 +27,12 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
         *(*[_COUNT] * 4, *[_BUFFER] * 2, *[_COUNT] * 3, *[_BUFFER] * 3),
         *(*[_COUNT] * 3, _BUFFER, _COUNT, *[_BUFFER] * 4),
     ),
-    "chrome_events": (_BUFFER, *[_COUNT] * 3, _BUFFER, _COUNT, *[_BUFFER] * 5),
+    "chrome_events": (_BUFFER, *[_COUNT] * 3, _BUFFER, _COUNT, *[_BUFFER] * 7),
+    "chrome_arguments": (
+        *(_BUFFER, *[_COUNT] * 2, _BUFFER),
+        *(_COUNT, *[_BUFFER] * 2, _COUNT, *[_BUFFER] * 3),
+        *(_COUNT, *[_BUFFER] * 2, _COUNT, *[_BUFFER] * 2),
+    ),
     "message_fields": (_BUFFER, *[_COUNT] * 2, *[_BUFFER] * 3),
     "join_parts": (_BUFFER, *[_COUNT] * 2, *[_BUFFER] * 2, _COUNT, _BUFFER),
 }
@@ -232,11 +238,12 @@ def sqlite_rows(
 
 EVENT_COLUMNS = (
     *("type", "name", "process", "process_text", "thread", "thread_text", "start", "duration"),
-    *("at", "end", "arguments_at", "arguments_length"),
+    *("at", "end", "arguments_at", "arguments_length", "keys"),
 )
 """What `chrome_events` writes of each event, a row of its columns for each."""
 _MAX_TEXTS = 1 << 15
 _MAX_TYPES = 256
+_MAX_KEYS = 64
 
 
 class ScannedText(NamedTuple):
@@ -251,9 +258,22 @@ class ScannedText(NamedTuple):
     """The texts that columns refer to, as they are written."""
     types: list[tuple[int, int]]
     """Pairs of phase and category, as numbers of texts; -1 for none."""
+    keys: list[bytes]
+    """The keys of arguments that the bits of a column stand for."""
 
 
-def chrome_events(text: bytes, columns: int, room: int, *, exact: bool) -> ScannedText | None:
+def _address(text: bytes | memoryview) -> Any:
+    """Give a text to C where it is; memory that is viewed has to be writable."""
+    return text if isinstance(text, bytes) else (ctypes.c_char * len(text)).from_buffer(text)
+
+
+def _parts(text: bytes | memoryview, count: int, at: Any, lengths: Any) -> list[bytes]:
+    return [bytes(text[at[i] : at[i] + lengths[i]]) for i in range(count)]
+
+
+def chrome_events(
+    text: bytes | memoryview, columns: int, room: int, *, exact: bool
+) -> ScannedText | None:
     """Decode the whole events at the start of a text; times as doubles unless they are exact.
 
     `columns` is the address of an int64 array with a row of `room` places for each `EVENT_COLUMNS`.
@@ -263,44 +283,87 @@ def chrome_events(text: bytes, columns: int, room: int, *, exact: bool) -> Scann
         return None
     text_at, text_length = (ctypes.c_int64 * _MAX_TEXTS)(), (ctypes.c_int64 * _MAX_TEXTS)()
     phases, categories = (ctypes.c_int64 * _MAX_TYPES)(), (ctypes.c_int64 * _MAX_TYPES)()
-    ends = (ctypes.c_int64 * 4)()
+    key_at, key_length = (ctypes.c_int64 * _MAX_KEYS)(), (ctypes.c_int64 * _MAX_KEYS)()
+    ends = (ctypes.c_int64 * 5)()
     count = _count(
         function(
-            text,
-            len(text),
-            exact,
-            room,
-            columns,
-            _MAX_TEXTS,
-            text_at,
-            text_length,
-            phases,
-            categories,
-            ends,
+            *(_address(text), len(text), exact, room, columns),
+            *(_MAX_TEXTS, text_at, text_length, phases, categories, key_at, key_length, ends),
         )
     )
     if count is None:
         return None
-    used, texts, types, closed = ends
+    used, texts, types, closed, keys = ends
     return ScannedText(
         count,
         used,
         bool(closed),
-        [text[text_at[i] : text_at[i] + text_length[i]] for i in range(texts)],
+        _parts(text, texts, text_at, text_length),
         [(phases[i], categories[i]) for i in range(types)],
+        _parts(text, keys, key_at, key_length),
     )
 
 
-def join_parts(text: bytes, count: int, at: int, lengths: int) -> bytearray:
+WHOLE_NUMBER, REAL_NUMBER, TEXT, JSON_TEXT, ELEMENT = range(5)
+"""Types of a column of arguments (`ArgumentType` of chrome_events.c)."""
+NO_ARGUMENT, HAS_VALUE, IS_NULL = range(3)
+"""What a column has of an event."""
+
+
+class WantedArgument(NamedTuple):
+    """A column to make of arguments."""
+
+    key: str
+    type: int
+    place: int = 0
+    """Which element of a list it is."""
+
+
+def chrome_arguments(
+    text: bytes | memoryview,
+    count: int,
+    at: int,
+    wanted: Sequence[WantedArgument],
+    rows: int,
+    values: int,
+    states: int,
+) -> list[bytes] | None:
+    """Make columns of the arguments that begin at places in a text; returns the texts in them.
+
+    `at` is the address of an int32 array, `values` and `states` those of the first row of an int64
+    and a uint8 array with `rows` places for each column.
+    """
+    function = _function("chrome_arguments")
+    if function is None:
+        return None
+    keys = list(dict.fromkeys(column.key.encode() for column in wanted))
+    ends = list(accumulate(map(len, keys)))
+
+    def array(numbers: Sequence[int]) -> Any:
+        return (ctypes.c_int64 * len(numbers))(*numbers)
+
+    text_at, text_length = (ctypes.c_int64 * _MAX_TEXTS)(), (ctypes.c_int64 * _MAX_TEXTS)()
+    texts = _count(
+        function(
+            *(_address(text), len(text), count, at, len(keys), b"".join(keys), array(ends)),
+            *(len(wanted), array([keys.index(column.key.encode()) for column in wanted])),
+            *(array([column.type for column in wanted]), array([c.place for c in wanted])),
+            *(rows, values, states, _MAX_TEXTS, text_at, text_length),
+        )
+    )
+    return None if texts is None else _parts(text, texts, text_at, text_length)
+
+
+def join_parts(text: bytes | memoryview, count: int, at: int, lengths: int) -> bytearray:
     """Join parts of a text with commas; `at` and `lengths` are the addresses of int64 arrays."""
     function = _function("join_parts")
     assert function is not None
-    size = _count(function(text, len(text), count, at, lengths, 0, None))
+    size = _count(function(_address(text), len(text), count, at, lengths, 0, None))
     assert size is not None
     joined = bytearray(size)
     if size:
         target = (ctypes.c_char * size).from_buffer(joined)
-        written = _count(function(text, len(text), count, at, lengths, size, target))
+        written = _count(function(_address(text), len(text), count, at, lengths, size, target))
         assert written == size
     return joined
 

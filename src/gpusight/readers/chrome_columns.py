@@ -14,7 +14,25 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from gpusight.readers.chrome_scan import NOT_JSON
+from gpusight.core.file_decoders import (
+    ELEMENT,
+    HAS_VALUE,
+    JSON_TEXT,
+    NO_ARGUMENT,
+    REAL_NUMBER,
+    TEXT,
+    WHOLE_NUMBER,
+    WantedArgument,
+)
+from gpusight.readers.chrome_scan import (
+    NOT_JSON,
+    TIME_LIMIT_NS,
+    ArgumentPart,
+    RowPart,
+    in_turn,
+    nanoseconds,
+    text_of,
+)
 from gpusight.readers.tables import MAX_DURATION_NS, NAMELESS, encode_names, is_inside
 
 if TYPE_CHECKING:
@@ -42,17 +60,19 @@ class NumberBuilder:
     raw = False
     """Takes values decoded rather than as JSON text."""
 
-    def __init__(self, dtype: type[pl.DataType], of: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, dtype: type[pl.DataType], *, place: int | None = None) -> None:
         self._dtype = dtype
-        self._of = of
-        self._parts: list[pl.Series] = []
+        self._place = place
+        """Which element of a list it is."""
+        self._parts: list[pl.Series | tuple[NDArray[Any], NDArray[np.bool_]]] = []
         self.wrong = 0
         """Values that are no numbers."""
 
     def add(self, values: list[Any]) -> None:
         """Add more values."""
-        if self._of is not None:
-            values = [self._of(value) for value in values]
+        place = self._place
+        if place is not None:
+            values = [v[place] if isinstance(v, list) and len(v) > place else None for v in values]
         try:
             part = pl.Series(values, dtype=self._dtype, strict=True)
         except (TypeError, OverflowError, pl.exceptions.PolarsError):
@@ -62,9 +82,33 @@ class NumberBuilder:
             self.wrong += part.null_count() - sum(value is None for value in values)
         self._parts.append(part)
 
+    def wanted(self, key: str) -> WantedArgument:
+        """Describe the column to the core."""
+        if self._place is not None:
+            return WantedArgument(key, ELEMENT, self._place)
+        return WantedArgument(key, WHOLE_NUMBER if self._dtype is pl.Int64 else REAL_NUMBER)
+
+    def add_decoded(self, values: NDArray[np.int64], states: NDArray[np.uint8], _: object) -> None:
+        """Add values that the core has decoded."""
+        numbers = values if self._dtype is pl.Int64 else values.view(np.float64)
+        self._parts.append((numbers, states == HAS_VALUE))
+
     def column(self) -> pl.Series:
         """Return the column."""
-        return _joined(self._parts, self._dtype)
+        decoded = [part for part in self._parts if isinstance(part, tuple)]
+        if decoded and len(decoded) == len(self._parts):
+            return _masked(*(np.concatenate(column) for column in zip(*decoded, strict=True)))
+        parts = [_masked(*part) if isinstance(part, tuple) else part for part in self._parts]
+        return _joined(parts, self._dtype)
+
+
+def _masked(values: NDArray[Any], are_there: NDArray[np.bool_]) -> pl.Series:
+    """Make a column that is null where nothing is there."""
+    column = pl.Series(values)
+    if are_there.all():
+        return column
+    frame = pl.DataFrame({"value": column, "there": are_there})
+    return frame.select(pl.when("there").then("value")).to_series().alias("")
 
 
 class TextBuilder:
@@ -73,8 +117,8 @@ class TextBuilder:
     def __init__(self, *, raw: bool = False, change: Callable[[str], str] = str) -> None:
         self.raw = raw
         self._change = change
-        self._codes: list[pl.Series] = []
-        self._known: dict[Any, int | None] = {b"": None, b"null": None} if raw else {None: None}
+        self._codes: list[NDArray[np.uint32]] = []
+        self._known: dict[Any, int] = dict.fromkeys((b"", b"null") if raw else (None,), _NO_CODE)
         self._distinct: list[Any] = []
 
     def add(self, values: list[Any]) -> None:
@@ -87,46 +131,78 @@ class TextBuilder:
                 for v in values
             ]
         known = self._known
-        for value in dict.fromkeys(values):
+        self._number(dict.fromkeys(values))
+        self._codes.append(np.array([known[value] for value in values], np.uint32))
+
+    def wanted(self, key: str) -> WantedArgument:
+        """Describe the column to the core."""
+        return WantedArgument(key, JSON_TEXT if self.raw else TEXT)
+
+    def add_decoded(
+        self, values: NDArray[np.int64], states: NDArray[np.uint8], texts: Sequence[Any]
+    ) -> None:
+        """Add values that the core has decoded, as numbers of texts."""
+        numbers = np.where(states == HAS_VALUE, values, len(texts))
+        first = np.full(len(texts) + 1, -1)
+        first[numbers[::-1]] = np.arange(len(numbers))[::-1]
+        first[-1] = -1
+        used = np.flatnonzero(first >= 0)
+        used = used[np.argsort(first[used])].tolist()
+        self._number(texts[number] for number in used)
+        codes = np.full(len(first), _NO_CODE, np.uint32)
+        codes[used] = [self._known[texts[number]] for number in used]
+        self._codes.append(codes[numbers])
+
+    def _number(self, values: Iterable[Any]) -> None:
+        """Number values that are new."""
+        known = self._known
+        for value in values:
             if value not in known:
                 known[value] = len(self._distinct)
                 self._distinct.append(value)
-        self._codes.append(pl.Series([known[value] for value in values], dtype=pl.UInt32))
 
     def column(self) -> pl.Series:
         """Return the column."""
         texts = [compact(value) for value in self._distinct] if self.raw else self._distinct
         words = pl.Series([self._change(text) for text in texts], dtype=pl.String)
-        codes = _joined(self._codes, pl.UInt32)
+        numbers = np.concatenate(self._codes) if self._codes else np.zeros(0, np.uint32)
         if not texts:
-            return pl.Series([None], dtype=pl.Enum([])).new_from_index(0, len(codes))
-        return encode_names(words).gather(codes)
+            return pl.Series([None], dtype=pl.Enum([])).new_from_index(0, len(numbers))
+        return encode_names(words).gather(_masked(numbers, numbers != _NO_CODE))
+
+
+_NO_CODE = (1 << 32) - 1
 
 
 class EventArguments:
     """The arguments of the events of one kind, in file order."""
 
     def __init__(self) -> None:
-        self._blocks: list[bytes | bytearray] = []
+        self._parts: list[ArgumentPart] = []
         self.wrong: dict[str, int] = {}
         """Values that are no numbers, by their key."""
 
     def add(self, raw: Sequence[msgspec.Raw]) -> None:
         """Add the arguments of more events."""
-        self._blocks.append(b",".join(raw))
+        text = b",".join(raw)
+        self._parts.append(ArgumentPart(text, len(text)))
 
-    def add_joined(self, arguments: bytearray) -> None:
-        """Add the arguments of more events, with a comma between two."""
-        self._blocks.append(arguments)
+    def add_part(self, part: ArgumentPart) -> None:
+        """Add the arguments of more events, which the core has found."""
+        self._parts.append(part)
 
     def mention(self, key: str) -> bool:
         """Return whether any event has this key."""
         quoted = msgspec.json.encode(key)
-        return any(quoted in block for block in self._blocks)
+        return any(part.mention(quoted) for part in self._parts)
 
     def ends_with_mention(self, quoted: bytes) -> bool:
         """Return whether the events added last have a key, which is quoted."""
-        return quoted in self._blocks[-1]
+        return self._parts[-1].mention(quoted)
+
+    def joined(self) -> bytes:
+        """Return all of them, with a comma between two."""
+        return b",".join(part.joined() for part in self._parts)
 
     def columns(self, wanted: Sequence[ArgumentColumn]) -> list[pl.Series]:
         """Build these columns in one pass over the arguments."""
@@ -135,40 +211,88 @@ class EventArguments:
         for column, builder in zip(wanted, builders, strict=True):
             keys |= dict.fromkeys(column.keys, builder.raw)
         fields = {key: f"f{index}" for index, key in enumerate(keys)}
-        for structs in self._decoded(keys):
-            for column, builder in zip(wanted, builders, strict=True):
-                builder.add(_first(structs, [fields[key] for key in column.keys], raw=builder.raw))
+        specs = [
+            [builder.wanted(key) for key in column.keys]
+            for column, builder in zip(wanted, builders, strict=True)
+        ]
+        decodings = in_turn(lambda part: _decode(part, specs), self._parts)
+        for part, decoded in zip(self._parts, decodings, strict=True):
+            if decoded is not None:
+                for builder, values in zip(builders, decoded, strict=True):
+                    builder.add_decoded(*values)
+                continue
+            for structs in _structs(part, keys):
+                for column, builder in zip(wanted, builders, strict=True):
+                    names = [fields[key] for key in column.keys]
+                    builder.add(_first(structs, names, raw=builder.raw))
         for column, builder in zip(wanted, builders, strict=True):
             if isinstance(builder, NumberBuilder) and builder.wrong:
                 self.wrong[column.keys[0]] = builder.wrong
         return [builder.column() for builder in builders]
 
-    def _decoded(self, keys: dict[str, bool]) -> Iterator[list[Any]]:
-        """Yield structs with a field for each key, a block at a time."""
-        struct = msgspec.defstruct(
-            "Args",
-            [
-                (f"f{n}", msgspec.Raw if raw else Any, _NOTHING if raw else None)
-                for n, raw in enumerate(keys.values())
-            ],
-            rename={f"f{n}": key for n, key in enumerate(keys)},
-            gc=False,
-        )
-        decoder: Any = msgspec.json.Decoder(list[struct])  # type: ignore[valid-type]
-        for block in self._blocks:
-            text = b"[" + block + b"]"
+
+def _decode(
+    part: ArgumentPart, specs: list[list[WantedArgument]]
+) -> list[tuple[NDArray[np.int64], NDArray[np.uint8], list[Any]]] | None:
+    """Decode columns by the core, each of the first of its keys that an event has.
+
+    Returns values, states and texts of each; None where the core cannot.
+    """
+    if part.at is None or part.keys is None:
+        return None
+    there = [[spec for spec in keys if spec.key.encode() in part.keys] for keys in specs]
+    wanted = list(dict.fromkeys(spec for keys in there for spec in keys))
+    decoded = part.columns(wanted) if wanted else None
+    if wanted and decoded is None:
+        return None
+    none = np.zeros(len(part.at), np.int64), np.zeros(len(part.at), np.uint8)
+    try:
+        texts = [] if decoded is None else [text_of(raw) for raw in decoded.texts]
+    except NOT_JSON:
+        return None
+    columns = []
+    for keys in there:
+        values, states = none
+        is_raw = bool(keys) and keys[0].type == JSON_TEXT
+        for place, spec in enumerate(keys):
+            assert decoded is not None
+            row = wanted.index(spec)
+            if place == 0:
+                values, states = decoded.values[row], decoded.states[row]
+                continue
+            # Of JSON text a null counts, as all that is written does.
+            open_ones = states == NO_ARGUMENT if is_raw else states != HAS_VALUE
+            values = np.where(open_ones, decoded.values[row], values)
+            states = np.where(open_ones, decoded.states[row], states)
+        columns.append((values, states, decoded.texts if is_raw and decoded else texts))
+    return columns
+
+
+def _structs(part: ArgumentPart, keys: dict[str, bool]) -> Iterator[list[Any]]:
+    """Yield structs with a field for each key."""
+    struct = msgspec.defstruct(
+        "Args",
+        [
+            (f"f{n}", msgspec.Raw if raw else Any, _NOTHING if raw else None)
+            for n, raw in enumerate(keys.values())
+        ],
+        rename={f"f{n}": key for n, key in enumerate(keys)},
+        gc=False,
+    )
+    decoder: Any = msgspec.json.Decoder(list[struct])  # type: ignore[valid-type]
+    text = b"[" + part.joined() + b"]"
+    try:
+        yield decoder.decode(text)
+    except NOT_JSON:  # the first decoding skipped text that is not UTF-8, or nests too deep
+        text = text.decode("utf-8", "replace").encode()
+        structs = []
+        for raw in msgspec.json.decode(text, type=list[msgspec.Raw]):
+            arguments = b"[%b]" % bytes(raw)
             try:
-                yield decoder.decode(text)
-            except NOT_JSON:  # the first decoding skipped text that is not UTF-8, or nests too deep
-                text = text.decode("utf-8", "replace").encode()
-                structs = []
-                for raw in msgspec.json.decode(text, type=list[msgspec.Raw]):
-                    arguments = b"[%b]" % bytes(raw)
-                    try:
-                        structs += decoder.decode(arguments)
-                    except NOT_JSON:
-                        structs.append(struct())
-                yield structs
+                structs += decoder.decode(arguments)
+            except NOT_JSON:
+                structs.append(struct())
+        yield structs
 
 
 def _first(structs: list[Any], fields: list[str], *, raw: bool) -> list[Any]:
@@ -208,9 +332,7 @@ def compact(raw: bytes) -> str:
 
 THREAD_SHIFT = 1 << 32
 _LAST_NUMBER = re.compile(r"-?\d{1,18}")
-_TIME_LIMIT = 1 << 61
-"""Nanoseconds beyond any clock: larger values are no times."""
-_LIMIT_US = _TIME_LIMIT / 1000
+_LIMIT_US = TIME_LIMIT_NS / 1000
 
 
 class EventRows:
@@ -219,15 +341,15 @@ class EventRows:
     def __init__(self) -> None:
         self._names: defaultdict[str, int] = defaultdict(count().__next__)
         """Numbers names in order of first appearance."""
-        self._codes: list[pl.Series] = []
-        self._starts: list[pl.Series] = []
-        self._durations: list[pl.Series] = []
-        self._processes: list[pl.Series] = []
-        self._threads: list[pl.Series] = []
+        self._parts: list[RowPart] = []
         self.arguments = EventArguments()
         self.height = 0
         self.left_out: Counter[str] = Counter()
         """Why events were left out, and how many."""
+        self.tracks: set[tuple[int, int]] = set()
+        """The numbers of process and thread that occur."""
+        self.first_ns, self.last_ns = 1 << 62, -1 << 62
+        """When the first began and the last ended; of no events, no times."""
 
     def add(self, events: Sequence[Any], *, exact: bool, instant: bool = False) -> None:
         """Add more events; an instant has no duration."""
@@ -242,47 +364,54 @@ class EventRows:
             usable = problems.is_null()
             events = [event for event, keep in zip(events, usable, strict=True) if keep]
             starts, durations = starts.filter(usable), durations.filter(usable)
-        names = self._names
-        self._codes.append(pl.Series([names[e.name or NAMELESS] for e in events], dtype=pl.UInt32))
-        self._starts.append(starts)
-        self._durations.append(durations)
-        self._processes.append(numbers([e.pid for e in events]))
-        self._threads.append(numbers([e.tid for e in events]))
+        if len(events):
+            names = self._names
+            codes = np.array([names[e.name or NAMELESS] for e in events], np.uint32)
+            times_ns = (nanoseconds(values.to_numpy()) for values in (starts, durations))
+            labels = (
+                numbers(values).fill_null(0).to_numpy()
+                for values in ([e.pid for e in events], [e.tid for e in events])
+            )
+            self._add_part(RowPart.of(codes, *times_ns, *labels))
         self.arguments.add([e.args for e in events])
-        self.height += len(events)
 
-    def add_scanned(self, scanned: ScannedRows, *, instant: bool = False) -> None:
-        """Add events that the core has decoded; `are_usable` holds for them."""
+    def add_scanned(self, scanned: ScannedRows) -> None:
+        """Add events that the core has decoded."""
         names = self._names
         numbers = np.array([names[name or NAMELESS] for name in scanned.names], np.uint32)
-        starts = pl.Series(scanned.starts)
-        self._codes.append(pl.Series(numbers[scanned.codes]))
-        self._starts.append(starts)
-        self._durations.append(starts.clip(0, 0) if instant else pl.Series(scanned.durations))
-        self._processes.append(scanned.events.labels("process", scanned.rows, number_of))
-        self._threads.append(scanned.events.labels("thread", scanned.rows, number_of))
-        self.arguments.add_joined(scanned.arguments)
-        self.height += len(scanned.rows)
+        self._add_part(scanned.part._replace(codes=numbers[scanned.part.codes]))
+        self.arguments.add_part(scanned.arguments)
+
+    def _add_part(self, part: RowPart) -> None:
+        self._parts.append(part)
+        self.height += len(part.starts)
+        self.tracks |= part.tracks
+        self.first_ns = min(self.first_ns, part.first_ns)
+        self.last_ns = max(self.last_ns, part.last_ns)
+
+    def _column(self, name: str, dtype: type[Any]) -> pl.Series:
+        parts = [getattr(part, name) for part in self._parts]
+        return pl.Series(np.concatenate([np.zeros(0, dtype), *parts], dtype=dtype))
 
     @cached_property
     def start_ns(self) -> pl.Series:
         """When each began, on the file's own clock."""
-        return _nanoseconds(self._starts).alias("start_ns")
+        return self._column("starts", np.int64).alias("start_ns")
 
     @cached_property
     def duration_ns(self) -> pl.Series:
         """How long each took."""
-        return _nanoseconds(self._durations)
+        return self._column("durations", np.int64)
 
     @cached_property
     def pid(self) -> pl.Series:
         """The track's process as a number."""
-        return _joined(self._processes, pl.Int64).fill_null(0)
+        return self._column("processes", np.int64)
 
     @cached_property
     def tid(self) -> pl.Series:
         """The track's thread as a number."""
-        return _joined(self._threads, pl.Int64).fill_null(0)
+        return self._column("threads", np.int64)
 
     @property
     def thread(self) -> pl.Series:
@@ -297,7 +426,7 @@ class EventRows:
     @cached_property
     def codes(self) -> pl.Series:
         """Each row's position in `distinct_names`."""
-        return _joined(self._codes, pl.UInt32)
+        return self._column("codes", np.uint32)
 
     @property
     def names(self) -> pl.Series:
@@ -307,21 +436,6 @@ class EventRows:
     def named(self, texts: list[Any]) -> pl.Series:
         """Map one text per distinct name to the rows, dictionary-encoded."""
         return encode_names(pl.Series(texts, dtype=pl.String)).gather(self.codes)
-
-
-def are_usable(scanned: ScannedRows, *, instant: bool = False) -> bool:
-    """Return whether all of these events have times that a clock can show."""
-
-    def lie_within(times: NDArray[Any], low: float, high: float) -> bool:
-        return bool(low <= times.min() and times.max() <= high)  # not so for NaN
-
-    if scanned.starts.dtype == np.int64:
-        limit: float = _TIME_LIMIT
-        longest = MAX_DURATION_NS
-    else:
-        limit, longest = _LIMIT_US, MAX_DURATION_NS // 1000
-    starts = lie_within(scanned.starts, -limit, limit)
-    return starts and (instant or lie_within(scanned.durations, 0, longest))
 
 
 def thread_key(pid: pl.Series, tid: pl.Series) -> pl.Series:
@@ -358,19 +472,6 @@ def _problems(starts: pl.Series, durations: pl.Series, longest: int) -> pl.Serie
     )["why"]
 
 
-def _nanoseconds(parts: list[pl.Series]) -> pl.Series:
-    """Concatenate times in microseconds or nanoseconds, as nanoseconds."""
-    if all(part.dtype == pl.Float64 for part in parts):
-        return rounded_ns(_joined(parts, pl.Float64))
-    return pl.concat([p if p.dtype == pl.Int64 else rounded_ns(p) for p in parts])
-
-
-def rounded_ns(values: pl.Series) -> pl.Series:
-    """Turn microseconds into whole nanoseconds; doubles hold those exactly in most traces."""
-    floor = values.floor()
-    return floor.cast(pl.Int64) * 1000 + ((values - floor) * 1000).round().cast(pl.Int64)
-
-
 def exact_ns(times: list[Any]) -> pl.Series:
     """Turn microseconds written as text into nanoseconds, digit by digit."""
     texts = pl.Series([bytes(t).decode("ascii", "replace").strip('"') for t in times])
@@ -382,10 +483,11 @@ def exact_ns(times: list[Any]) -> pl.Series:
     digits = parts["part"].str.pad_end(4, "0").cast(pl.Int64).fill_null(0)
     below = ((digits + 5) // 10).zip_with(~parts["negative"], -((digits + 5) // 10))
     exact = parts["whole"] * 1000 + below
-    exact = exact.set(parts["whole"].abs() > _TIME_LIMIT // 1000, None)
+    exact = exact.set(parts["whole"].abs() > TIME_LIMIT_NS // 1000, None)
     if exact.null_count() == 0:
         return exact
-    others = rounded_ns(microseconds(texts.cast(pl.Float64, strict=False).to_list()))
+    doubles = microseconds(texts.cast(pl.Float64, strict=False).to_list())
+    others = pl.Series(nanoseconds(doubles.fill_null(0).to_numpy())).set(doubles.is_null(), None)
     return exact.zip_with(exact.is_not_null(), others)
 
 

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import re
+import threading
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from gpusight.core.library import core_library
 from gpusight.errors import DamagedCaptureError, NotACaptureError
-from gpusight.readers.chrome_scan import NOT_JSON, ScannedEvents
+from gpusight.read_progress import reading_bytes
+from gpusight.readers.chrome_scan import (
+    NOT_JSON,
+    FilePlace,
+    ScannedEvents,
+    event_columns,
+    in_turn,
+)
 from gpusight.sniff import BOM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from gpusight.readers.file_blocks import FileBlocks
+    from gpusight.readers.file_blocks import FileBlocks, PlainFile
 
 
 _MAX_BRACKETS = 4_000_000
@@ -26,6 +34,7 @@ _GUESSES = 6
 _WINDOW = 1 << 16
 """How far from the end of a chunk its last object is searched first."""
 _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
+_NEXT = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|cat|name|pid|tid|ts|dur|args)"\s*:)')
 _LAST = re.compile(rb"\}\s*,?\s*\]")
 # A string that the buffer cuts off reaches to its end: nothing inside it is a bracket.
 _TOKENS = re.compile(rb'"(?:[^"\\]+|\\.)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
@@ -49,6 +58,10 @@ _SCANNED_BYTES = 1 << 22
 """Of JSON that the compiled core decodes at a time."""
 _MAX_ODD = 4
 """Texts that the core cannot decode before no more are given to it."""
+_AHEAD_BYTES = 1 << 23
+"""Of JSON in a file that a thread decodes at a time."""
+_MAX_STRETCHES = 16
+"""How often threads begin again after a part of which they were not sure."""
 _MAX_EVENT_BYTES = 1 << 27
 _MAX_HEAD_BYTES = 1 << 26
 _MAX_KEYS = 16
@@ -81,6 +94,20 @@ class ExactChromeEvent(ChromeEvent, gc=False):
     dur: msgspec.Raw = _NULL  # type: ignore[assignment]
 
 
+_Sorted = TypeVar("_Sorted")
+Sort: TypeAlias = "Callable[[ScannedEvents, Callable[[bytes], list[Any]]], _Sorted | None]"
+"""Sorts events that the core decoded, given what turns JSON into events; None where it cannot."""
+
+
+class _PartOfFile(NamedTuple):
+    """Events of a part of a file, and where it lies."""
+
+    begin: int
+    end: int
+    events: Any
+    closed: bool
+
+
 class EventReader:
     """Reads a trace from its first byte to its last, once."""
 
@@ -92,6 +119,13 @@ class EventReader:
         self._settled = decoder is not None
         self._uses_core = decoder is None and core_library() is not None
         self._odd = 0
+        self._stretches = _MAX_STRETCHES
+        self._at = 0
+        """Up to where the file was read; of a compressed one, its content."""
+        self._waiting = b""
+        """What was read beyond."""
+        self._closed = False
+        """The list of events ended."""
         self.exact = False
         """Events are `ExactChromeEvent`."""
         self.about: dict[str, Any] = {}
@@ -103,39 +137,122 @@ class EventReader:
         self.left_over = False
         """Something follows the list of events that belongs to no trace."""
 
-    def __iter__(self) -> Iterator[list[Any] | ScannedEvents]:
-        """Yield events, about half a megabyte of JSON at a time; more where the core decodes it."""
-        blocks = iter(self._blocks)
-        waiting = [self._read_head(blocks)]
-        closed, size, min_size = False, len(waiting[0]), _CHUNK_BYTES
-        for block in blocks:
-            waiting.append(block)
-            size += len(block)
-            if closed and size > _MAX_HEAD_BYTES:
-                break
-            if closed or size < min_size:
-                continue
-            buffer = b"".join(waiting)
-            events, rest, closed = self._cut(buffer, last=False)
-            waiting = [buffer[rest:].lstrip()]
-            size = len(waiting[0])
-            scans = self._uses_core and self._settled
-            min_size = max(_SCANNED_BYTES if scans else _CHUNK_BYTES, 2 * size)
-            if min_size > _MAX_EVENT_BYTES and not closed:
-                raise self._endless()
-            yield events
-        tail = b"".join(waiting)
-        if not closed:
-            events, rest, closed = self._cut(tail, last=True)
-            tail = tail[rest:]
-            yield events
-        self.cut_off = not closed
-        if closed and (tail := tail.strip()) not in (b"", b"}"):
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Yield events, about half a megabyte of JSON at a time."""
+        self._uses_core = False
+        events: Iterator[list[Any]] = self.chunks(lambda _events, _decode: None)
+        yield from events
+
+    def chunks(self, sort: Sort[_Sorted]) -> Iterator[list[Any] | _Sorted]:
+        """Yield events in parts: sorted where the core decoded them, else as they are."""
+        blocks = self._counted()
+        self._waiting = self._read_head(blocks)
+        self._at -= len(self._waiting)
+        file = self._blocks.plain_file() if self._uses_core else None
+        is_open = True
+        while is_open:
+            is_open = False
+            for events in self._one_by_one(blocks, sort):
+                yield events
+                is_open = file is not None and not self._closed and self._reads_ahead(file)
+                if is_open:
+                    break
+            if file is not None and is_open:
+                yield from self._ahead(file, sort)
+                blocks, self._waiting = file.blocks(self._at), b""
+        self.cut_off = not self._closed
+        if self._closed and (tail := self._waiting.strip()) not in (b"", b"}"):
             about = _object(b'{"":0' + tail)
             if about is None or "traceEvents" in about:
                 self.left_over = True
             else:
                 self.about |= {key: value for key, value in about.items() if key}
+
+    def _counted(self) -> Iterator[bytes]:
+        for block in self._blocks:
+            self._at += len(block)
+            yield block
+
+    def _one_by_one(
+        self, blocks: Iterator[bytes], sort: Sort[_Sorted]
+    ) -> Iterator[list[Any] | _Sorted]:
+        """Yield events as blocks come; what is left at the end waits."""
+        at, waiting, size = self._at, [self._waiting], len(self._waiting)
+        min_size = self._least_bytes(size)
+        for block in blocks:
+            waiting.append(block)
+            size += len(block)
+            if self._closed and size > _MAX_HEAD_BYTES:
+                break
+            if self._closed or size < min_size:
+                continue
+            buffer = b"".join(waiting)
+            events, rest, self._closed = self._cut(buffer, sort, last=False)
+            self._waiting = buffer[rest:].lstrip()
+            at += len(buffer) - len(self._waiting)
+            self._at = at
+            waiting, size = [self._waiting], len(self._waiting)
+            min_size = self._least_bytes(size)
+            if min_size > _MAX_EVENT_BYTES and not self._closed:
+                raise self._endless()
+            yield events
+        self._waiting = b"".join(waiting)
+        if not self._closed:
+            events, rest, self._closed = self._cut(self._waiting, sort, last=True)
+            self._waiting = self._waiting[rest:]
+            yield events
+
+    def _least_bytes(self, waiting: int) -> int:
+        """Return how much to decode at a time."""
+        scans = self._uses_core and self._settled
+        return max(_SCANNED_BYTES if scans else _CHUNK_BYTES, 2 * waiting)
+
+    def _reads_ahead(self, file: PlainFile) -> bool:
+        """Return whether threads should decode what follows."""
+        wanted = self._uses_core and self._settled and self._stretches > 0
+        return wanted and file.size - self._at > _AHEAD_BYTES
+
+    def _ahead(self, file: PlainFile, sort: Sort[_Sorted]) -> Iterator[list[Any] | _Sorted]:
+        """Yield events that two threads decode, up to a part that one of them is not sure about.
+
+        Where a part begins is a guess, which counts if the part before it ends there.
+        """
+        self._stretches -= 1
+        starts = range(self._at, file.size, _AHEAD_BYTES)
+        memory = threading.local()
+
+        def scan(start: int) -> _PartOfFile | None:
+            if not hasattr(memory, "buffer"):
+                memory.buffer = memoryview(bytearray(_AHEAD_BYTES + _WINDOW))
+                memory.columns = event_columns(len(memory.buffer))
+            text = memory.buffer[: file.read_into(memory.buffer, start)]
+            begin = 0 if start == starts[0] else _next_event(text, 0)
+            end = len(text) if start == starts[-1] else _next_event(text, _AHEAD_BYTES)
+            if begin is None or end is None:
+                return None
+            events = ScannedEvents.of(
+                text[begin:end],
+                exact=self.exact,
+                columns=memory.columns,
+                place=FilePlace(file, start + begin),
+            )
+            if events is None:
+                return None
+            chunk = self._sorted(events, sort)
+            begin += start
+            return _PartOfFile(begin, begin + events.used, chunk, events.closed)
+
+        with reading_bytes(file.size) as progress:
+            for part in in_turn(scan, starts):
+                if part is None or part.begin != self._at or self._closed:
+                    break
+                self._at, self._closed = part.end, part.closed
+                progress.done_bytes = part.end
+                yield part.events
+
+    def _sorted(self, events: ScannedEvents, sort: Sort[_Sorted]) -> list[Any] | _Sorted:
+        chunk = sort(events, self.decoded)
+        return self.decoded(events.text) if chunk is None else chunk
 
     def _endless(self) -> DamagedCaptureError:
         return DamagedCaptureError(
@@ -179,12 +296,14 @@ class EventReader:
         events: list[Any] = self._decoder.decode(b"[%b]" % text)
         return events
 
-    def _cut(self, buffer: bytes, *, last: bool) -> tuple[list[Any] | ScannedEvents, int, bool]:
+    def _cut(
+        self, buffer: bytes, sort: Sort[_Sorted], *, last: bool
+    ) -> tuple[list[Any] | _Sorted, int, bool]:
         """Decode the whole events of a buffer; return them, where the rest begins, if it ended."""
         if self._uses_core and self._settled:
             scanned = ScannedEvents.of(buffer, exact=self.exact)
             if scanned is not None and scanned.closed >= last:
-                return scanned, scanned.used, scanned.closed
+                return self._sorted(scanned, sort), scanned.used, scanned.closed
             self._odd += 1
             self._uses_core = self._odd < _MAX_ODD
         pattern = _LAST if last else _BETWEEN
@@ -247,6 +366,12 @@ class EventReader:
         except NOT_JSON:
             return None
         return events
+
+
+def _next_event(text: memoryview, start: int) -> int | None:
+    """Find where an event seems to begin, just behind the comma before it."""
+    found = _NEXT.search(text, start, start + _WINDOW)
+    return found.end() if found else None
 
 
 def _object(text: bytes) -> dict[str, Any] | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from gpusight.errors import DamagedCaptureError, NotACaptureError
 from gpusight.naming.collective_names import host_collective_kind
-from gpusight.readers.chrome_columns import EventRows, are_usable
+from gpusight.readers.chrome_columns import EventRows, number_of
 from gpusight.readers.chrome_events import EventReader
 from gpusight.readers.file_blocks import FileBlocks
 from gpusight.trace.trace import TraceSource
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
+    import numpy as np
     import polars as pl
+    from numpy.typing import NDArray
 
     from gpusight.readers.chrome_scan import ScannedEvents, ScannedRows
     from gpusight.trace.trace import Meta, Outline
@@ -73,11 +75,11 @@ class EventSorter:
 
     def add_all(self, reader: EventReader) -> None:
         """Add the events of a trace."""
-        for chunk in reader:
+        for chunk in reader.chunks(sorted_events):
             if isinstance(chunk, list):
                 self.add(chunk, exact=reader.exact)
-            elif not self.add_scanned(chunk, reader):
-                self.add(reader.decoded(chunk.text), exact=reader.exact)
+            else:
+                self.add_sorted(chunk)
 
     def add(self, events: Sequence[Any], *, exact: bool) -> None:
         """Add more events."""
@@ -93,33 +95,12 @@ class EventSorter:
         for kind, group in by_kind.items():
             self._put(kind, group, exact=exact)
 
-    def add_scanned(self, events: ScannedEvents, reader: EventReader) -> bool:
-        """Add events that the core has decoded; False, and adds none, if some are unusual."""
-        types: dict[str | None, list[int]] = defaultdict(list)
-        for number, (phase, category) in enumerate(events.types):
-            types[_kind_of(phase, category)].append(number)
-        found = _usable_rows(events, types)
-        if found is None:
-            return False
-        for number in types.get(None, ()):
-            phase, category = events.types[number]
-            self.unknown[category or f"phase {phase!r}"] += events.count(number)
-        if SETTING in types:
-            self.settings += reader.decoded(events.texts_of(events.rows_of(types[SETTING])))
-        for kind, scanned in found.items():
-            self._put_scanned(kind, scanned)
-        return True
-
-    def _put_scanned(self, kind: str, scanned: ScannedRows) -> None:
-        self._rows(kind).add_scanned(scanned, instant=kind == MEMORY)
-        collectives = []
-        if kind in (OPERATOR, KERNEL) and _COLLECTIVE in scanned.arguments:
-            collectives.append(scanned.mentioning(_COLLECTIVE))
-        if kind == ANNOTATION:
-            collectives.append(scanned.with_names(host_collective_kind))
-        for rows in collectives:
-            if len(rows):
-                self._rows(f"{kind} {COLLECTIVE}").add_scanned(scanned.events.select(rows))
+    def add_sorted(self, events: SortedEvents) -> None:
+        """Add events that the core has decoded."""
+        self.unknown.update(events.unknown)
+        self.settings += events.settings
+        for kind, scanned in events.rows.items():
+            self._rows(kind).add_scanned(scanned)
 
     def _put(self, kind: str | None, events: list[Any], *, exact: bool) -> None:
         if kind is None:
@@ -146,11 +127,22 @@ class EventSorter:
         return self.rows.get(kind) or EventRows()
 
 
-def _usable_rows(
-    events: ScannedEvents, types: dict[str | None, list[int]]
-) -> dict[str, ScannedRows] | None:
-    """Return the events of each kind that has a table; None if some are unusual."""
-    found = {}
+class SortedEvents(NamedTuple):
+    """Events of a trace that the core has decoded, by kind."""
+
+    rows: dict[str, ScannedRows]
+    settings: list[Any]
+    unknown: dict[str, int]
+
+
+def sorted_events(
+    events: ScannedEvents, decode: Callable[[bytes], list[Any]]
+) -> SortedEvents | None:
+    """Sort events by kind; None if some are unusual. `decode` turns JSON into events."""
+    types: dict[str | None, list[int]] = defaultdict(list)
+    for number, (phase, category) in enumerate(events.types):
+        types[_kind_of(phase, category)].append(number)
+    found: dict[str, ScannedRows] = {}
     for kind, numbers in types.items():
         if kind is None or kind in (SETTING, SILENT):
             continue
@@ -158,12 +150,35 @@ def _usable_rows(
         if kind == _OLD_OPERATOR or (kind == PLAIN and events.have_text_as_process(rows)):
             return None
         if kind == _INSTANT:
-            kind, rows = MEMORY, events.named(rows, _MEMORY)  # noqa: PLW2901
-        if len(rows):
-            found[kind] = events.select(rows)
-            if not are_usable(found[kind], instant=kind == MEMORY):
-                return None
-    return found
+            kind, rows = MEMORY, events.named(rows, _MEMORY.__eq__)  # noqa: PLW2901
+        if not len(rows):
+            continue
+        scanned = events.select(rows, number_of, instant=kind == MEMORY)
+        if scanned is None:
+            return None
+        found[kind] = scanned
+        collectives = events.select(_collectives(events, kind, rows), number_of)
+        if collectives is not None:
+            found[f"{kind} {COLLECTIVE}"] = collectives
+    settings = []
+    if SETTING in types:
+        settings = decode(events.texts_of(events.rows_of(types[SETTING])))
+    return SortedEvents(found, settings, _unknown(events, types.get(None, [])))
+
+
+def _unknown(events: ScannedEvents, types: list[int]) -> Counter[str]:
+    unknown: Counter[str] = Counter()
+    for number in types:
+        phase, category = events.types[number]
+        unknown[category or f"phase {phase!r}"] += events.count(number)
+    return unknown
+
+
+def _collectives(events: ScannedEvents, kind: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Find collectives, which are added a second time, for the arguments that only they have."""
+    if kind in (OPERATOR, KERNEL):
+        return events.with_key(rows, _COLLECTIVE[1:-1])
+    return events.named(rows, host_collective_kind) if kind == ANNOTATION else rows[:0]
 
 
 def _kind_of(phase: str, category: str | None) -> str | None:

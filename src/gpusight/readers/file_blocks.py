@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
+import weakref
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -55,6 +58,13 @@ class FileBlocks:
             for block in self._unpacked_blocks(file):
                 progress.done_bytes = file.tell()
                 yield block
+
+    def plain_file(self) -> PlainFile | None:
+        """Give the file to be read from any place; None where it is compressed."""
+        file = PlainFile(self._path)
+        head = bytearray(len(XZ))
+        file.read_into(memoryview(head), 0)
+        return None if bytes(head).startswith((GZIP, XZ, ZSTANDARD)) else file
 
     def _unpacked_blocks(self, file: IO[bytes]) -> Iterator[bytes]:
         head = file.read(len(XZ))
@@ -117,6 +127,55 @@ class FileBlocks:
             waiting = member.unused_data.lstrip(b"\0") if member.eof else member.unconsumed_tail
             if block:
                 yield block
+
+
+class PlainFile:
+    """A file that several threads read from any place.
+
+    Mapping it would be shorter, but the process ends (SIGBUS) when the file is truncated meanwhile.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self.close = weakref.finalize(self, os.close, self._handle)
+        """Closes the file; done at the end at the latest."""
+        self.path = path
+        self.size = os.fstat(self._handle).st_size
+        self._turn = threading.Lock()
+
+    def read_into(self, target: memoryview, at: int) -> int:
+        """Fill a buffer with what begins at a place; return how much there is."""
+        done = 0
+        while done < len(target):
+            if hasattr(os, "preadv"):
+                count = os.preadv(self._handle, [target[done:]], at + done)
+            else:
+                with self._turn:
+                    os.lseek(self._handle, at + done, os.SEEK_SET)
+                    part = os.read(self._handle, len(target) - done)
+                count = len(part)
+                target[done : done + count] = part
+            if not count:
+                break
+            done += count
+        return done
+
+    def read(self, at: int, length: int) -> memoryview:
+        """Read a part that was there before."""
+        part = memoryview(bytearray(length))
+        if self.read_into(part, at) < length:
+            raise DamagedCaptureError(
+                f"{self.path} became shorter while it was read",
+                hint="run again when no program writes to it",
+            )
+        return part
+
+    def blocks(self, at: int) -> Iterator[bytes]:
+        """Yield block after block from a place on."""
+        while at < self.size:
+            block = bytes(self.read(at, min(BLOCK_BYTES, self.size - at)))
+            yield block
+            at += len(block)
 
 
 def zstd_module() -> ModuleType:

@@ -47,7 +47,13 @@ def ops_frame(schedule: GpuSchedule) -> pl.DataFrame:
     """Return GPU activities, a row each, with the columns of `RuleContext.ops`."""
     ops = schedule.ops
     kinds = [kind for kind in OpKind if (ops.kind == kind).any()] or [OpKind.KERNEL]
-    parts = [_details_and_causes(schedule, kind) for kind in kinds]
+    op = {kind: np.flatnonzero(ops.kind == kind) for kind in kinds}
+    rows = {kind.table: pl.Series("row", ops.row[own]) for kind, own in op.items()}
+    causes = causes_of_rows(schedule.trace, rows)
+    parts, first = [], 0
+    for kind, own in op.items():
+        parts.append(_details_and_causes(schedule, kind, own, causes.slice(first, len(own))))
+        first += len(own)
     details = pl.concat([pl.DataFrame(schema=_DETAILS), *parts], how="diagonal")
     frame = pl.DataFrame(
         {
@@ -65,10 +71,11 @@ def ops_frame(schedule: GpuSchedule) -> pl.DataFrame:
     return frame.hstack(details.sort("op").drop("op").get_columns())
 
 
-def _details_and_causes(schedule: GpuSchedule, kind: OpKind) -> pl.DataFrame:
+def _details_and_causes(
+    schedule: GpuSchedule, kind: OpKind, op: Ints, causes: pl.DataFrame
+) -> pl.DataFrame:
     """Describe the activities of one kind, with the range, operator and line that launched them."""
-    trace, op = schedule.trace, np.flatnonzero(schedule.ops.kind == kind)
-    rows = pl.Series("row", schedule.ops.row[op])
+    trace, rows = schedule.trace, pl.Series("row", schedule.ops.row[op])
     if kind is OpKind.KERNEL:
         details = _kernel_details(trace, rows)
     elif kind is OpKind.COPY:
@@ -87,7 +94,6 @@ def _details_and_causes(schedule: GpuSchedule, kind: OpKind) -> pl.DataFrame:
         details = pl.select(pl.repeat("[CUDA graph]", len(rows)).alias("name"))
     if kind is not OpKind.KERNEL:
         details = details.with_columns(pl.col("name").alias("label"))
-    causes = causes_of_rows(trace, kind.table, rows)
     names = names_of_causes(trace, causes)
     shapes = pl.Series([], dtype=pl.String).extend_constant(None, len(rows))
     if trace.has("cpu_ops", "shapes"):

@@ -215,7 +215,7 @@ class EventCauses:
 def causes_of_work(trace: Trace, table: str, row: int) -> EventCauses:
     """Find what launched a GPU activity."""
     excerpt = excerpt_of_work(trace, table, row)
-    causes = causes_of_rows(excerpt.trace, table, pl.Series([0]))
+    causes = causes_of_rows(excerpt.trace, {table: pl.Series([0])})
     return _causes_from(trace, excerpt, causes)
 
 

@@ -133,9 +133,15 @@ class FrameworkOperators:
         times = launch["start_ns"].fill_null(0).to_numpy()
         return self.nested.rows_at(self.nested.innermost(times, launch["thread"]))
 
-    @cached_property
+    @property
     def _forward_of(self) -> Ints:
         """The forward operator behind every operator that runs inside a backward one."""
+        found = self._trace.derive(
+            "forward-operators-1", lambda: pl.DataFrame({"op": self._found_forward()})
+        )
+        return found["op"].to_numpy()
+
+    def _found_forward(self) -> Ints:
         columns = ["process", "thread", "sequence", "forward_thread"]
         ops = self._trace.table("cpu_ops", columns).with_row_index("row")
         is_backward = (pl.col("forward_thread") > 0).fill_null(value=False)
@@ -227,11 +233,19 @@ def attribute(trace: Trace) -> Attribution:
     return Attribution(frames)
 
 
-def causes_of_rows(trace: Trace, table: str, rows: pl.Series) -> pl.DataFrame:
-    """Return the causes of some rows of a table of GPU activities; columns as in `Attribution`."""
-    if len(rows) > trace.row_count(table) / 2:
-        return attribute(trace).frames[table][rows]
-    return _attribute(trace, [table], rows)
+def causes_of_rows(trace: Trace, rows: dict[str, pl.Series]) -> pl.DataFrame:
+    """Return the causes of rows of tables of GPU activities, one table after the other.
+
+    Columns are as in `Attribution`.
+    """
+    if any(len(of_table) > trace.row_count(table) / 2 for table, of_table in rows.items()):
+        frames = attribute(trace).frames
+        return pl.concat([frames[table][of_table] for table, of_table in rows.items()])
+    first, places = 0, []
+    for table, of_table in rows.items():
+        places.append(of_table.cast(pl.Int64) + first)
+        first += trace.row_count(table)
+    return _attribute(trace, list(rows), pl.concat(places))
 
 
 def causes_of_calls(trace: Trace, calls: pl.Series) -> pl.DataFrame:

@@ -77,7 +77,7 @@ def _devices(events: EventSorter, about: dict[str, Any]) -> pl.DataFrame:
     used = {
         number
         for kind in chrome_source.GPU_WORK_KINDS
-        for number in events.of(kind).pid.unique()
+        for number, _ in events.of(kind).tracks
         if number >= 0
     }
     undescribed = used - rows.keys()
@@ -102,7 +102,7 @@ def _device(number: int, properties: dict[str, Any]) -> dict[str, Any]:
 
 def _processes(events: EventSorter) -> pl.DataFrame:
     labels = process_labels(events.settings)
-    pids = sorted({pid for kind in _HOST for pid in events.of(kind).pid.unique()})
+    pids = sorted({pid for kind in _HOST for pid, _ in events.of(kind).tracks})
     executables = [re.split(r"[/\\]", labels.get(pid, "").strip())[-1] or None for pid in pids]
     return pl.DataFrame(
         {"process": pids, "pid": pids, "name": executables},
@@ -112,9 +112,9 @@ def _processes(events: EventSorter) -> pl.DataFrame:
 
 def _threads(events: EventSorter) -> pl.DataFrame:
     names = thread_labels(events.settings)
-    host_events = [events.of(kind) for kind in _HOST]
-    tracks = [pl.DataFrame({"pid": rows.pid, "tid": rows.tid}) for rows in host_events]
-    pairs = pl.concat(tracks).unique().sort("pid", "tid")
+    tracks = {track for kind in _HOST for track in events.of(kind).tracks}
+    schema = {"pid": pl.Int64, "tid": pl.Int64}
+    pairs = pl.DataFrame(sorted(tracks), schema=schema, orient="row")
     labels = [names.get(key) for key in pairs.iter_rows()]
     labels = [_THREAD_LABEL.sub(r"\g<name>", text) if text else text for text in labels]
     return pl.DataFrame(
@@ -324,12 +324,13 @@ class TorchSource(TraceSource):
     def _machine_tables(self) -> dict[str, pl.DataFrame]:
         """The tables about the machine and the job."""
         events, about = self._scanned.events, self._scanned.about
-        tracks = [events.of(kind).tid for kind in chrome_source.GPU_WORK_KINDS]
+        kinds = chrome_source.GPU_WORK_KINDS
+        streams = sorted({tid for kind in kinds for _, tid in events.of(kind).tracks})
         tables = {
             "devices": _devices(events, about),
             "processes": _processes(events),
             "threads": _threads(events),
-            "streams": pl.DataFrame({"stream": pl.concat(tracks).unique().sort()}),
+            "streams": pl.DataFrame({"stream": streams}, schema={"stream": pl.Int64}),
             "process_groups": _process_groups(about),
             "diagnostics": _diagnostics(about),
         }
@@ -342,22 +343,20 @@ class TorchSource(TraceSource):
         """The only process of the host; None where there are several."""
         # A few frames of the interpreter's start are of process 0.
         host = (self._scanned.events.of(kind) for kind in chrome_source.HOST_KINDS)
-        pids = {pid for rows in host for pid in rows.pid.unique() if pid}
+        pids = {pid for rows in host for pid, _ in rows.tracks if pid}
         return pids.pop() if len(pids) == 1 else None
 
     @cached_property
     def origin_ns(self) -> int:
         """The time, on the file's own clock, from which the tables count."""
         timed = (self._scanned.events.of(kind) for kind in _TIMED_KINDS)
-        first = [rows.start_ns.min() for rows in timed if rows.height]
-        return min((int(t) for t in first), default=0)  # type: ignore[arg-type]
+        return min((rows.first_ns for rows in timed if rows.height), default=0)
 
     @cached_property
     def duration_ns(self) -> int:
         """How long the trace lasts, from its first event to its last."""
         timed = (self._scanned.events.of(kind) for kind in _TIMED_KINDS)
-        ends = [rows.start_ns + rows.duration_ns for rows in timed]
-        last = [int(e.max()) for e in ends if len(e)]  # type: ignore[arg-type]
+        last = [rows.last_ns for rows in timed if rows.height]
         return max(last, default=self.origin_ns) - self.origin_ns
 
 

@@ -119,10 +119,7 @@ def _real(key: str, scale: float = 1.0) -> EventColumnRule:
 
 
 def _element(key: str, place: int) -> EventColumnRule:
-    def pick(value: Any) -> Any:
-        return value[place] if isinstance(value, list) and len(value) > place else None
-
-    element = ArgumentColumn((key,), lambda: NumberBuilder(pl.Int64, pick))
+    element = ArgumentColumn((key,), lambda: NumberBuilder(pl.Int64, place=place))
     return _of_arguments(_unchanged, element)
 
 
