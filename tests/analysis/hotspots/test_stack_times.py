@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import gpusight as gs
 from gpusight.analysis.capture_info import DEF_LINES
 from gpusight.analysis.hotspots.stack_times import NO_RANGE, NO_STACK, Hotspots, TrackWork, hotspots
+from gpusight.render.table_layout import TableOptions
 from tests.analysis.hotspots.stack_traces import MS, STEP_NS, frame_rows, loader_trace, sample
 from tests.shared import DATA, opened
 from tests.traces import THREAD, build_trace
@@ -59,6 +61,26 @@ def test_stacks_are_a_tree_whose_rows_hold_what_is_below_them() -> None:
     rows = table.frame.select("function", "depth", "idle_ns").rows()
     total = 6 * (12 * MS + 10_000)
     assert rows == [("main", 0, total), ("collate", 1, 6 * 12 * MS), ("forward", 1, 60_000)]
+
+
+def test_small_branches_are_left_out_where_few_rows_are_shown() -> None:
+    rare = {"stack": 4, "depth": 0, "function": "rare", "file": "/home/ada/rare.py", "line": 1}
+    frames = [*frame_rows(), {**rare, "kind": "python", "is_library": False}]
+    samples = [sample(step * 20 * MS + 6 * MS, 1, 20 * MS) for step in range(300)]
+    samples.insert(100, sample(99 * 20 * MS + 7 * MS, 4, MS))
+    trace = loader_trace(300, stack_samples=samples, stack_frames=frames)
+    result = gs.hotspots(trace, by="stack")
+    assert "rare" in result.frame["function"].to_list()
+    assert "rare" in [row["function"] for row in result.to_dict()["rows"]]
+    look = TableOptions(100, 20)
+    assert "rare" not in result.to_text(look)
+    assert "rare" in result.to_text(replace(look, limit=0))
+
+
+def test_a_range_has_what_runs_between_its_occurrences_too() -> None:
+    result = gs.hotspots(loader_trace(), within="step_*")
+    assert any("--by range sums up each range alone" in note for note in result.notes)
+    assert not any("--by range" in note for note in gs.hotspots(loader_trace()).notes)
 
 
 def test_ranges_take_the_place_of_stacks() -> None:
