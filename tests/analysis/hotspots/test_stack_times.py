@@ -12,9 +12,10 @@ import pytest
 import gpusight as gs
 from gpusight.analysis.capture_info import DEF_LINES
 from gpusight.analysis.hotspots.stack_times import NO_RANGE, NO_STACK, Hotspots, TrackWork, hotspots
+from gpusight.analysis.hotspots.stack_tree import without_interpreter
 from gpusight.render.table_layout import TableOptions
 from tests.analysis.hotspots.stack_traces import MS, STEP_NS, frame_rows, loader_trace, sample
-from tests.shared import DATA, opened
+from tests.shared import DATA, SHARED, needs_shared, opened
 from tests.traces import THREAD, build_trace
 
 
@@ -248,3 +249,32 @@ def test_a_thread_and_a_stream_have_their_own_part() -> None:
     host = [made.times.host_ns.sum() for made in by_thread]
     assert sum(host) == whole.times.host_ns.sum()
     assert [made.times.host_ns.sum() for made in by_stream] == [0, 0]
+
+
+@needs_shared
+def test_memory_counts_for_what_allocates_not_for_the_allocator_and_the_interpreter() -> None:
+    result = gs.hotspots(SHARED / "torch" / "memory_snapshot.pickle", by="stack", all_frames=True)
+    frames = set(result.frame["function"])
+    assert {"<module>", "_wrapped_call_impl", "torch::autograd::Engine::thread_main"} <= {
+        name.partition("(")[0] for name in frames
+    }
+    dull = ("_PyEval_", "Py_RunMain", "_start", "torch::unwind::", "c10::cuda::CUDACachingAll")
+    assert [name for name in frames if name.startswith(dull)] == []
+    # The tree has all of it: nothing is lost with the frames.
+    outermost = result.frame.filter(pl.col("depth") == 0)
+    lines = gs.hotspots(SHARED / "torch" / "memory_snapshot.pickle")
+    assert outermost["bytes"].sum() == lines.frame["bytes"].sum() > 0
+    assert outermost["bytes"].is_sorted(descending=True)
+
+
+def test_a_stack_of_nothing_but_the_interpreter_stays() -> None:
+    frames = pl.DataFrame(
+        {
+            "stack": [1, 1, 2, 2, 2],
+            "function": ["_PyEval_Vector", "Py_RunMain", "f", "PyObject_Call", "PyObject"],
+            "kind": ["native", "native", "python", "native", "native"],
+        }
+    )
+    assert without_interpreter(frames)["function"].to_list() == [
+        *("_PyEval_Vector", "Py_RunMain", "f", "PyObject"),
+    ]

@@ -281,13 +281,14 @@ class Hotspots:
         tree, nodes = self.times.stacks.tree, self._nodes()
         totals = {v: tree.sums(nodes[v].to_numpy()[:-1]) for v in _VALUES}
         shown = np.zeros(len(tree), np.bool_)
-        for value in _VALUES[:3]:
+        for value in (*_VALUES[:3], "bytes"):
             least = 0.0 if with_small else _MIN_TREE_SHARE * int(nodes[value].sum())
             shown |= totals[value] >= max(1.0, least)
         if not self.all_frames:
             shown &= (tree.parent < 0) | ~tree.frames["is_library"].to_numpy()[tree.frame]
         parent = tree.nearest_outside(shown)
-        weight = totals["idle_ns"] if nodes["idle_ns"].sum() else totals["host_ns"]
+        by_weight = (v for v in ("idle_ns", "host_ns", "bytes") if nodes[v].sum())
+        weight = totals[next(by_weight, "gpu_ns")]
         order, depth = _depth_first(parent, weight, shown)
         rows = nodes[order].with_columns(pl.Series(v, totals[v][order]) for v in _VALUES)
         rows = rows.with_columns(pl.Series("depth", depth, pl.Int64))
