@@ -670,8 +670,16 @@ def explain(
     `which` is its number in the plan, its rule (`"launch-bound"`) or, for an Nsight Compute report,
     its kernel. The other arguments are those of `diagnose`; to explain several findings, call
     `.explain(which)` of its result instead. Also an entry of the ledger (`"ledger:idle/input"`), or
-    an event of the timeline by table and row (`"kernels:17"`).
+    an event of the timeline by table and row (`"kernels:17"`). For the captures of all ranks of a
+    job, a rank (`"rank:2"`), or a straggler by its number.
     """
+    from gpusight.open_job import is_job
+    from gpusight.render.ranks_view import RANK_ID, rank_page
+
+    captures = _several(trace)
+    if str(which).startswith(RANK_ID) or is_job(captures):
+        job = ranks(captures, steps=steps, window=window, warmup=warmup)
+        return Page(rank_page(job.answer, str(which)))
     if isinstance(which, str) and ":" in which:
         from gpusight.viewer.event_details import event_of_id, event_page
 

@@ -47,7 +47,7 @@ def is_job_folder(path: Path) -> bool:
 
 
 def is_job(captures: Sequence[Capture]) -> bool:
-    """Return whether these are captures of several ranks: a folder, or files numbered as ranks.
+    """Return whether these are captures of several ranks: a folder, a pattern, or numbered files.
 
     Two captures without such numbers are a run before and after a change.
     """
@@ -55,7 +55,7 @@ def is_job(captures: Sequence[Capture]) -> bool:
 
     paths = [Path(c) for c in captures if not isinstance(c, Trace)]
     if len(paths) == 1 == len(captures):
-        return is_job_folder(paths[0])
+        return is_job_folder(paths[0]) or ("*" in paths[0].name and not paths[0].exists())
     ranks = [rank_in_name(os.fspath(path)) for path in paths]
     several = 1 < len(paths) == len(captures) and None not in ranks
     return several and len(set(ranks)) == len(ranks)

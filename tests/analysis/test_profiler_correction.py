@@ -26,6 +26,7 @@ from gpusight.results import NotApplicable
 from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.timeline_diagnosis import FindingLocator, diagnose_timeline
 from gpusight.trace.schema import TABLES
+from gpusight.units import format_time
 from tests.profiled_loops import profiled_loop, step_ns, stored_pace
 from tests.shared import SHARED, needs_shared, opened
 from tests.traces import build_trace
@@ -202,6 +203,9 @@ def test_findings_are_located_in_the_capture_as_recorded() -> None:
     for finding in diagnosis.findings:
         for location in FindingLocator(recorded, diagnosis).of(finding):
             assert 0 <= location.start_ns <= location.end_ns <= last_ns
+            # Either what the capture shows there, or what is said to be corrected.
+            shown = location.label.endswith(format_time(location.end_ns - location.start_ns))
+            assert shown != location.label.endswith(" without the profiler"), location.label
     for row in (0, 30, 68):
         name, first, last = trace.table("kernels", ["name", "start_ns", "end_ns"]).row(row)
         start_ns, end_ns, old_row = recorded_span(trace, first, last, "kernels", row)
@@ -209,8 +213,9 @@ def test_findings_are_located_in_the_capture_as_recorded() -> None:
         columns = ["name", "start_ns", "end_ns"]
         assert recorded.table("kernels", columns).row(old_row) == (name, start_ns, end_ns)
         group = trace.table("kernels", ["end_ns"])["end_ns"][row + 3]
-        first_ns, last_ns, _ = recorded_span(trace, first, group, None, None)
-        assert (first_ns, last_ns) == (start_ns, recorded.kernels["end_ns"][old_row + 3])
+        several = start_ns, recorded.kernels["end_ns"][old_row + 3]
+        assert recorded_span(trace, first, group, None, None) == (*several, None)
+        assert recorded_span(trace, first, group, "kernels", row) == (*several, old_row)
     focus, before = window_of(trace), window_of(recorded)
     assert recorded_span(trace, focus.start_ns, focus.end_ns, None, None) == (
         before.start_ns,

@@ -163,7 +163,9 @@ def test_the_time_between_steps_is_part_of_the_step() -> None:
     assert (comparison.before.busy_share, comparison.after.busy_share) == pytest.approx(
         (12 / 18, 1.0)
     )
-    assert comparison.document()["verdict"] == {"step_time": comparison.step.document()}
+    assert comparison.document()["verdict"] == {
+        "step_time": {**comparison.step.document(), "run_noise": comparison.run_noise_ns}
+    }
 
 
 def test_the_bottleneck_is_that_of_the_step_with_the_time_between() -> None:

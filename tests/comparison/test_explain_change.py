@@ -16,7 +16,7 @@ from gpusight.comparison.digest import CallDigest, CopyDigest, Digest
 from gpusight.comparison.gate_check import CheckStatus, Gate, gate
 from gpusight.comparison.gate_limits import read_limit
 from gpusight.comparison.phrases import shown, signed_share, spread
-from gpusight.comparison.significance import MeasuredChange
+from gpusight.comparison.significance import MIN_REPEATS, MeasuredChange
 from gpusight.results import Fmt
 from tests.comparison.digests import MS, digest, kernel, steady
 from tests.shared import SHARED, needs_shared
@@ -57,6 +57,7 @@ def _texts(comparison: Comparison) -> Iterator[str]:
         yield from (str(len(side.labels)), *(f"{steps:,}" for steps in side.steps))
         yield from (shown(share, Fmt.SHARE) for share in (side.busy_share, side.host_share))
         yield shown(max(side.step_ns) - min(side.step_ns))
+    yield from (shown(comparison.run_noise_ns), str(MIN_REPEATS))
     for change, fmt in _changes(comparison):
         for value in (change.before, change.after, change.delta):
             if value is not None:
@@ -123,6 +124,14 @@ def test_a_step_that_fell_with_its_work() -> None:
     assert "GPU busy time is lower" in text
     assert "compute/matmul -20.0 ms" in text
     assert "Idle" not in text
+
+
+def test_a_change_that_runs_of_one_program_may_have_too_is_said_to_be_of_these_runs() -> None:
+    text = explanation_of(BUSY, steady(compute_matmul=40, idle_launching=3.2))
+    assert text.startswith("Step time is lower in these runs: 46.0 -> 43.2 ms (-2.80 ms, -6.1%); ")
+    assert "; runs of one program may differ by 5.00 ms: record 3 or more per side." in text
+    assert compared(BUSY, steady(compute_matmul=40, idle_launching=3.2)).within_run_noise
+    assert not compared([BUSY] * 3, [steady(compute_matmul=40)] * 3).within_run_noise
 
 
 def test_runs_that_differ_more_than_the_sides() -> None:

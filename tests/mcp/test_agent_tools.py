@@ -106,7 +106,7 @@ def test_whatif_predicts_as_the_command_does(workspace: Workspace) -> None:
 
 def test_compare_names_what_changed(workspace: Workspace) -> None:
     answer = call(workspace, "compare", before=[TIMELINE], after=["gpt_small_forward.sqlite"])
-    assert answer["step_time"]["verdict"] == "higher"
+    assert answer["step_time"]["verdict"] == "higher in these runs; record 3 or more per side"
     assert {"rule": "input-starved", "fate": "fixed"}.items() <= next(
         f for f in answer["findings"] if f["rule"] == "input-starved"
     ).items()
@@ -289,6 +289,11 @@ def test_a_pattern_names_all_ranks_and_one_rank_is_no_job() -> None:
         ranks = "ddp_torch_2.rank*.trace.json.gz"
         answer = call(workspace, "diagnose", capture=ranks)
         assert [straggler["rank"] for straggler in answer["stragglers"]] == [2]
+        rank = call(workspace, "explain", capture=ranks, id=answer["stragglers"][0]["id"])
+        assert rank["title"] == "rank 2 of 4: late (host), constant"
+        assert rank["latest_steps"][0]["late_ms"] > 20
+        assert answer["by_rank"][3]["id"] == "rank:3"
+        assert "no rank" in refused(workspace, "explain", capture=ranks, id="launch-bound")
         one = ranks.replace("*", "0")
         assert "one rank" in refused(workspace, "diagnose", capture=one, ranks=True)
         assert "such a name" in refused(workspace, "diagnose", capture="other*.json.gz")

@@ -126,7 +126,8 @@ def test_a_line_of_code_shows_what_it_costs(tmp_path: Path) -> None:
     assert result["level"] == "error"
     assert result["rank"] == 80
     assert result["properties"]["saves_ns_per_step"] == 8 * MS
-    [file] = lsp_diagnostics(made, tmp_path)
+    [capture, file] = lsp_diagnostics(made, tmp_path)
+    assert capture["diagnostics"] == []
     assert file["uri"] == (tmp_path / "src" / "train.py").as_uri()
     first, second = check_lsp([file])
     assert first["range"]["start"]["line"] == 87
@@ -151,13 +152,19 @@ def test_a_finding_without_lines_is_at_the_capture(tmp_path: Path) -> None:
     assert place["artifactLocation"]["uri"] == "train.nsys-rep"  # no folder of the machine
 
 
+def test_where_nothing_is_found_older_findings_of_the_capture_are_cleared(tmp_path: Path) -> None:
+    made = replace(diagnosis(), meta={"path": str(tmp_path / "run.nsys-rep")})
+    uri = (tmp_path / "run.nsys-rep").as_uri()
+    assert lsp_diagnostics(made, tmp_path) == [{"uri": uri, "diagnostics": []}]
+
+
 def test_lines_that_only_a_name_has(tmp_path: Path) -> None:
     (tmp_path / "w.py").touch()
     sites = ("torch/utils/data.py(799): next in w.py(27): <module>", "w.py(13): blk", "no line")
     made = diagnosis(
         finding("host-sync", 3.0, where=tuple(FindingLocation("site", s) for s in sites))
     )
-    [file] = lsp_diagnostics(made, tmp_path)
+    [_, file] = lsp_diagnostics(made, tmp_path)
     assert [item["range"]["start"]["line"] for item in file["diagnostics"]] == [26, 12]
 
 

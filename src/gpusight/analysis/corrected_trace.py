@@ -393,17 +393,20 @@ def correction_of(trace: Trace) -> Correction | None:
 def recorded_span(
     trace: Trace, start_ns: int, end_ns: int, table: str | None, row: int | None
 ) -> tuple[int, int, int | None]:
-    """Return where the capture shows a span or an event of a corrected one: start, end, row."""
+    """Return where the capture shows a span of a corrected one: start, end, row of its event."""
     if not isinstance(trace, CorrectedTrace):
         return start_ns, end_ns, row
-    source, times = trace.source, trace.times
+    # Idle time is between GPU work, whose ends are known.
+    first_ns, last_ns = trace.times.recorded(start_ns, end_ns)
+    first_ns = _recorded_edge(trace, start_ns, ("start_ns", "end_ns"), first_ns)
+    last_ns = _recorded_edge(trace, end_ns, ("end_ns", "start_ns"), last_ns)
     if table is None or row is None:
-        first_ns, last_ns = times.recorded(start_ns, end_ns)
-        first_ns = _recorded_edge(trace, start_ns, ("start_ns", "end_ns"), first_ns)
-        last_ns = _recorded_edge(trace, end_ns, ("end_ns", "start_ns"), last_ns)
         return first_ns, max(first_ns, last_ns), None
-    recorded_row = source.recorded_row(table, row)
-    first_ns, last_ns = source.trace.table(table, ["start_ns", "end_ns"]).row(recorded_row)
+    columns = ["start_ns", "end_ns"]
+    recorded_row = trace.source.recorded_row(table, row)
+    # A span may be idle time before its event, or the part of it in a window.
+    if trace.table(table, columns).row(row) == (start_ns, end_ns) or last_ns <= first_ns:
+        first_ns, last_ns = trace.source.trace.table(table, columns).row(recorded_row)
     return first_ns, last_ns, recorded_row
 
 

@@ -31,6 +31,7 @@ from gpusight.comparison.named_metrics import (
     ComparedQuantity,
     both,
     changes,
+    run_noise,
     sampled,
 )
 from gpusight.comparison.phrases import NOTHING, bottleneck, busy_share, percent
@@ -98,6 +99,7 @@ def compare(
         confidence=confidence,
         least=least,
         differences=differences(before, after),
+        run_noise_ns=max(run_noise(before, pairs[0][0]), run_noise(after, pairs[0][1])),
     )
     lost = {key for digest in (*before, *after) for key in digest.lost}
     comparison = _without_lost(comparison, lost)

@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gpusight.comparison.significance import Basis
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -205,6 +207,8 @@ class Comparison:
     """Limitations: few captures, other tools or GPUs, missing data."""
     differences: tuple[Difference, ...] = ()
     """What makes the captures not comparable: lost data, other GPUs, other work."""
+    run_noise_ns: float = 0.0
+    """By how much the step times of two runs of one program may differ."""
     command: str = "compare"
     title: str = "Before and after"
 
@@ -212,6 +216,12 @@ class Comparison:
     def step(self) -> MeasuredChange:
         """The step time."""
         return self.headline.change
+
+    @property
+    def within_run_noise(self) -> bool:
+        """Whether runs of one program may differ as much, of which each side has one only."""
+        step = self.step
+        return step.basis is Basis.STEPS and abs(step.delta or 0.0) <= self.run_noise_ns
 
     @property
     def has_steps(self) -> bool:
@@ -252,7 +262,12 @@ class Comparison:
                 **self.meta,
                 "notes": list(self.notes),
             },
-            "verdict": {self.headline.key: self.headline.change.document()},
+            "verdict": {
+                self.headline.key: {
+                    **self.step.document(),
+                    "run_noise": self.run_noise_ns if self.step.basis is Basis.STEPS else None,
+                }
+            },
             "differences": [row.document() for row in self.differences],
             "explanation": list(self.explanation),
             "metrics": [

@@ -33,7 +33,7 @@ from gpusight.comparison.phrases import (
     signed,
     whole,
 )
-from gpusight.comparison.significance import Basis, ChangeVerdict, repeats_to_settle
+from gpusight.comparison.significance import MIN_REPEATS, Basis, ChangeVerdict, repeats_to_settle
 from gpusight.results import Fmt
 from gpusight.units import in_one_unit
 
@@ -80,11 +80,14 @@ def _verdict(comparison: Comparison, settled_by: str) -> str:
     same = f" within {percent(comparison.least)}" if change.verdict is ChangeVerdict.SAME else ""
     rest = ", ".join(filter(None, (ends, _basis(comparison, change))))
     if one_run:
-        return f"{name} {is_how(change)}{same} in these runs: {numbers}; {rest}; {_ONE_RUN}."
+        others = "other runs may differ more"
+        if change.significant and comparison.within_run_noise:
+            noise = shown(comparison.run_noise_ns)
+            others = (
+                f"runs of one program may differ by {noise}: record {MIN_REPEATS} or more per side"
+            )
+        return f"{name} {is_how(change)}{same} in these runs: {numbers}; {rest}; {others}."
     return f"{name} {is_how(change)}{same}: {numbers}; {rest}."
-
-
-_ONE_RUN = "other runs may differ more"
 
 
 def time_name(comparison: Comparison) -> str:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpusight.analysis.capture_completeness import KERNELS
-from gpusight.analysis.ledger.ledger_entries import COMPUTE
 from gpusight.comparison.comparability import (
     INCOMPLETE,
     ONE_CAPTURE,
@@ -24,11 +23,12 @@ from gpusight.comparison.compare_digests import check_confidence, compare
 from gpusight.comparison.explain_change import explain
 from gpusight.comparison.gate_limits import INCONCLUSIVE_POLICIES, LimitKind
 from gpusight.comparison.named_metrics import (
+    SUMS,
     ComparedQuantity,
     both,
     changes,
     fixes,
-    quantity,
+    run_noise,
     unmatched,
 )
 from gpusight.comparison.phrases import overlap_phrase, repeats_phrase
@@ -80,18 +80,6 @@ class Doubt(enum.Enum):
 NO_DATA = (Doubt.NOT_RECORDED, Doubt.LOST_DATA)
 """Missing data: `--inconclusive pass` does not accept it."""
 EXIT_PASS, EXIT_FAIL, EXIT_INCONCLUSIVE = 0, 1, 3
-GPU_RUN_NOISE = 0.05
-"""Share by which the time of the same kernels may differ from run to run: clocks, temperature,
-another GPU of the model. Steps of one run do not show it."""
-HOST_RUN_NOISE = 0.5
-"""The same of all other time, which depends on the host, its load, storage and network: repeats of
-one program on a shared machine differ by a third and more."""
-_KERNEL_TIMES = ("kernel_time", COMPUTE)
-_SUMS = ("kernel:", "range_gpu:", "phase:")
-"""Metrics that sum durations, also of kernels that run at the same time."""
-_KERNEL_PREFIXES = (f"{COMPUTE}/", *_SUMS)
-_PART_KERNEL_TIMES = ("step_time", "busy")
-"""Metrics that are the time of `COMPUTE` and other time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,23 +186,11 @@ def check_limits(
     grown = changes(pairs, confidence=confidence, least=0.0)
     checks = []
     for limit, pair, change in zip(limits, pairs, grown, strict=True):
-        noise = max(_run_noise(before, pair[0]), _run_noise(after, pair[1]))
+        noise = max(run_noise(before, pair[0]), run_noise(after, pair[1]))
         check = _check(limit, pair, change, confidence, noise)
         check = _with_context(check, unmatched(pair, (*before, *after)), after, overlap)
         checks.append(_unless_inconclusive(check, obstacles))
     return tuple(checks)
-
-
-def _run_noise(digests: Sequence[Digest], side: ComparedQuantity) -> float:
-    """Bound by how much a time of one side may differ from run to run of the same program."""
-    if side.fmt is not Fmt.TIME or side.mean is None:
-        return 0.0
-    kernel_ns = 0.0
-    if side.key in _KERNEL_TIMES or side.key.startswith(_KERNEL_PREFIXES):
-        kernel_ns = side.mean
-    elif side.key in _PART_KERNEL_TIMES:
-        kernel_ns = min(side.mean, quantity(digests, COMPUTE).mean or 0.0)
-    return GPU_RUN_NOISE * kernel_ns + HOST_RUN_NOISE * (side.mean - kernel_ns)
 
 
 def _with_context(
@@ -240,7 +216,7 @@ def _with_context(
     if is_open and check.limit.metric == "findings":
         names = dict.fromkeys(finding.rule for digest in after for finding in fixes(digest))
         context.append(", ".join(names))
-    if is_open and (check.limit.metric == "kernel_time" or check.limit.metric.startswith(_SUMS)):
+    if is_open and (check.limit.metric == "kernel_time" or check.limit.metric.startswith(SUMS)):
         context.append(overlap)
     reason = "; ".join(filter(None, (unmatched_text, *context, check.reason)))
     return replace(check, reason=reason)

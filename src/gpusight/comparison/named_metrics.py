@@ -147,6 +147,32 @@ _HOST_TIMES = ("step_time", "between_steps", "findings")
 _HOST_PREFIXES = ("range:", "api:", "finding:")
 
 
+GPU_RUN_NOISE = 0.05
+"""Share by which the time of the same kernels may differ from run to run: clocks, temperature,
+another GPU of the model. Steps of one run do not show it."""
+HOST_RUN_NOISE = 0.5
+"""The same of all other time, which depends on the host, its load, storage and network: repeats of
+one program on a shared machine differ by a third and more."""
+_KERNEL_TIMES = ("kernel_time", COMPUTE)
+SUMS = ("kernel:", "range_gpu:", "phase:")
+"""Metrics that sum durations, also of kernels that run at the same time."""
+_KERNEL_PREFIXES = (f"{COMPUTE}/", *SUMS)
+_PART_KERNEL_TIMES = ("step_time", "busy")
+"""Metrics that are the time of `COMPUTE` and other time."""
+
+
+def run_noise(digests: Sequence[Digest], side: ComparedQuantity) -> float:
+    """Bound by how much a time of one side may differ from run to run of the same program."""
+    if side.fmt is not Fmt.TIME or side.mean is None:
+        return 0.0
+    kernel_ns = 0.0
+    if side.key in _KERNEL_TIMES or side.key.startswith(_KERNEL_PREFIXES):
+        kernel_ns = side.mean
+    elif side.key in _PART_KERNEL_TIMES:
+        kernel_ns = min(side.mean, quantity(digests, COMPUTE).mean or 0.0)
+    return GPU_RUN_NOISE * kernel_ns + HOST_RUN_NOISE * (side.mean - kernel_ns)
+
+
 def summed(series: Iterable[Sequence[float]], digest: Digest) -> Reals:
     """Sum series of a capture block by block."""
     total = np.zeros(len(digest.blocks))

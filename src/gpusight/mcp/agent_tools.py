@@ -83,7 +83,7 @@ TOOLS: dict[str, AgentTool] = {
         AgentTool(
             "explain",
             "One id in full: a finding (evidence, code to change, where, caveats, how to verify), "
-            "an entry of the ledger (ledger:idle/framework) or an event (kernels:17).",
+            "a ledger entry (ledger:idle/framework), a rank (rank:2), an event (kernels:17).",
             explain,
             {
                 "capture": _CAPTURE,

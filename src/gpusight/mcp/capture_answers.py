@@ -120,6 +120,9 @@ def compare(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
     sides = [[workspace.path(name) for name in given[side]] for side in ("before", "after")]
     result = api.compare(*sides).to_dict()
     step = result["verdict"]["step_time"]
+    verdict, noise_ns = step["verdict"], step["run_noise"]
+    if noise_ns is not None and verdict in ("lower", "higher") and abs(step["change"]) <= noise_ns:
+        verdict += " in these runs; record 3 or more per side"
     changed = [
         without_empty(
             {
@@ -154,7 +157,8 @@ def compare(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
                     "interval_ms": [milliseconds(step["low"]), milliseconds(step["high"])]
                     if step["low"] is not None
                     else None,
-                    "verdict": step["verdict"],
+                    "verdict": verdict,
+                    "runs_of_one_program_may_differ_by_ms": milliseconds(noise_ns),
                 }
             ),
             "explanation": [quoted(text, 400) for text in result["explanation"]],

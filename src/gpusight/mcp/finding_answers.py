@@ -24,12 +24,15 @@ from gpusight.mcp.tool_answers import (
     without_empty,
 )
 from gpusight.mcp.workspace import is_pattern
+from gpusight.render.cell_text import show
+from gpusight.render.ranks_view import RANK_ID, rank_page
+from gpusight.results import Fmt, TableResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpusight.mcp.workspace import Workspace
-    from gpusight.render.result_view import DiagnosisView
+    from gpusight.render.result_view import DiagnosisView, RanksView
     from gpusight.rules.diagnosis import KernelReportDiagnosis, TimelineDiagnosis
 
 _MAX_LEDGER_ROWS = 8
@@ -37,20 +40,23 @@ _MAX_LEDGER_ROWS = 8
 
 def diagnose(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
     """Give the plan: what to fix, in order, and what each fix saves; of a job, who is late."""
-    from gpusight.open_job import is_job_folder
     from gpusight.rules.diagnosis import JoinedDiagnosis, KernelReportDiagnosis
 
-    if is_pattern(given["capture"]):
-        return _job(workspace, {"notice": NOTICE}, given)
+    if given.get("ranks") or _is_job(workspace, given):
+        return _job(workspace, given)
     path = workspace.path(given["capture"])
     start = {"notice": NOTICE, "capture": quoted(workspace.name(path), 300)}
-    if given.get("ranks") or is_job_folder(path):
-        return _job(workspace, start, given)
     diagnosis = _diagnosis(workspace, given).answer
     if isinstance(diagnosis, KernelReportDiagnosis):
         return _kernel_plan(start, diagnosis, first_row(given))
     timeline = diagnosis.timeline if isinstance(diagnosis, JoinedDiagnosis) else diagnosis
     return _timeline_plan(start, timeline, first_row(given))
+
+
+def _is_job(workspace: Workspace, given: Mapping[str, Any]) -> bool:
+    from gpusight.open_job import is_job_folder
+
+    return is_pattern(given["capture"]) or is_job_folder(workspace.path(given["capture"]))
 
 
 def _diagnosis(workspace: Workspace, given: Mapping[str, Any]) -> DiagnosisView:
@@ -128,13 +134,10 @@ def _timeline_plan(start: ToolAnswer, diagnosis: TimelineDiagnosis, first: int) 
     return page(answer, "fixes", fixes, first)
 
 
-def _job(workspace: Workspace, start: ToolAnswer, given: Mapping[str, Any]) -> ToolAnswer:
+def _job(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
     """Give the ranks that hold up a job, then all ranks."""
     files = workspace.files(given["capture"])
-    steps = {"steps": given["steps"]} if "steps" in given else {}
-    question = ("ranks", *steps.items())
-    job = workspace.kept(question, list(map(str, files)), lambda: api.ranks(files, **steps))
-    job = job.to_dict()
+    job = _ranks(workspace, files, given).to_dict()
     meta = job["meta"]
     if meta["ranks"] == 1:
         raise UsageError(
@@ -144,7 +147,7 @@ def _job(workspace: Workspace, start: ToolAnswer, given: Mapping[str, Any]) -> T
     paths = " ".join(shlex.quote(str(file)) for file in files) if len(files) <= 4 else "BEFORE"
     answer = without_empty(
         {
-            **start,
+            "notice": NOTICE,
             "ranks": meta["ranks"],
             "steps": meta["steps"],
             "now_ms_per_step": milliseconds(meta["step_ns"]),
@@ -154,13 +157,13 @@ def _job(workspace: Workspace, start: ToolAnswer, given: Mapping[str, Any]) -> T
             "result": "" if job["stragglers"] else "no straggler",
             "not_read": [sentence(str(unread)) for unread in job["unread"]],
             "notes": [sentence(note) for note in meta["notes"]],
-            "next": "diagnose the capture of a rank, or of one process (process: its pid)",
+            "next": "explain a rank by id; diagnose its capture, or its process (process: pid)",
         }
     )
     rows = [
         without_empty(
             {
-                "rank": rank["rank"],
+                "id": f"rank:{rank['rank']}",
                 "capture": quoted(workspace.name(Path(os.path.realpath(rank["file"]))), 300),
                 **{
                     f"{kind}_ms": milliseconds(rank[f"{kind}_ns"])
@@ -173,8 +176,18 @@ def _job(workspace: Workspace, start: ToolAnswer, given: Mapping[str, Any]) -> T
     return page(answer, "by_rank", rows, first_row(given))
 
 
+def _ranks(workspace: Workspace, files: list[Path], given: Mapping[str, Any]) -> RanksView:
+    steps = {"steps": given["steps"]} if "steps" in given else {}
+    question = ("ranks", *steps.items())
+    view: RanksView = workspace.kept(
+        question, list(map(str, files)), lambda: api.ranks(files, **steps)
+    )
+    return view
+
+
 def _straggler(straggler: Mapping[str, Any], paths: str) -> ToolAnswer:
     return {
+        "id": f"rank:{straggler['rank']}",
         "rank": straggler["rank"],
         "cause": straggler["cause"],
         "costs_ms_per_step": milliseconds(straggler["recoverable_ns"]),
@@ -226,8 +239,10 @@ def _kernel_plan(start: ToolAnswer, diagnosis: KernelReportDiagnosis, first: int
 
 
 def explain(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
-    """Resolve an id: a finding, an entry of the ledger, or an event."""
+    """Resolve an id: a finding, a rank, an entry of the ledger, or an event."""
     which = str(given["id"]).strip("`")
+    if which.startswith(RANK_ID) or _is_job(workspace, given):
+        return _explain_rank(workspace, given, which)
     if which.startswith("ledger:"):
         return _explain_entry(workspace, given, which)
     table, _, row = which.partition(":")
@@ -276,6 +291,36 @@ def _explain_finding(workspace: Workspace, given: Mapping[str, Any], which: str)
     answer = without_empty(answer)
     locations = _locations(workspace, given, view, finding["rule"])
     return page(answer, "locations", locations, first_row(given))
+
+
+def _explain_rank(workspace: Workspace, given: Mapping[str, Any], which: str) -> ToolAnswer:
+    """Give what makes a rank late, and its latest steps."""
+    job = _ranks(workspace, workspace.files(given["capture"]), given).answer
+    rank = rank_page(job, which)
+    facts = {
+        fact.key.removesuffix("_ns"): quoted(fact.value, 300)
+        if fact.fmt is Fmt.NAME
+        else sentence(show(fact.value, fact.fmt))
+        for fact in rank.facts
+    }
+    rows = {
+        section.command: [
+            without_empty(
+                {
+                    key.replace("_ns", "_ms"): milliseconds(value) if key.endswith("ns") else value
+                    for key, value in row.items()
+                    if not isinstance(value, str) or key in ("cause", "mostly")
+                }
+            )
+            for row in section.rows()
+        ]
+        for section in rank.sections
+        if isinstance(section, TableResult)
+    }
+    answer: ToolAnswer = {"notice": NOTICE, "id": which, "title": rank.title, **facts}
+    answer["next"] = "diagnose its capture"
+    answer |= {name: rows[name] for name in ("ranks", "idle")}
+    return page(answer, "latest_steps", rows.get("steps", []), first_row(given))
 
 
 def _verification(path: str, *, is_report: bool) -> str:
@@ -338,7 +383,6 @@ def _explain_event(
     workspace: Workspace, given: Mapping[str, Any], table: str, row: int
 ) -> ToolAnswer:
     """Give all that is known of one event of the timeline."""
-    from gpusight.render.cell_text import show
     from gpusight.viewer.event_details import event_details
 
     capture = given["capture"]

@@ -149,15 +149,16 @@ def lsp_diagnostics(
 ) -> list[dict[str, Any]]:
     """Give the parameters of `textDocument/publishDiagnostics`, one for each file.
 
-    Every line of a finding has a diagnostic. Findings without lines are at the capture's own file.
+    Every line of a finding has a diagnostic. Findings without lines are at the capture's own file,
+    which is always listed: an empty list clears what an editor shows of an older diagnosis.
     """
     root = SourceRoot(source_root)
     capture = Path(capture_path(diagnosis)).resolve().as_uri()
-    by_file: dict[str, list[dict[str, Any]]] = {}
+    by_file: dict[str, list[dict[str, Any]]] = {capture: []}
     for finding in code_findings(diagnosis, root):
         if not finding.lines:
             whole: dict[str, Any] = {"uri": capture, "range": _line_range(1)}
-            by_file.setdefault(capture, []).append(_lsp(finding, finding.message, whole, []))
+            by_file[capture].append(_lsp(finding, finding.message, whole, []))
             continue
         places = [_lsp_place(root, line) for line in finding.lines]
         for line, place in zip(finding.lines, places, strict=True):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.hotspots.flame_graph import FlameGraph, FlameNode
     from gpusight.analysis.hotspots.stack_times import Hotspots
     from gpusight.render.charts.figure import StripChart
+    from gpusight.render.terminal_text import StyledLine
     from gpusight.results import TableResult
 
 
@@ -42,6 +43,16 @@ def stack_format(path: PurePath) -> str | None:
 
 def _table(hotspots: Hotspots) -> TableResult:
     return hotspots.table()
+
+
+def _large_branches(hotspots: Hotspots) -> TableResult:
+    return hotspots.table(with_small=False)
+
+
+def _lines(hotspots: Hotspots, look: TableOptions) -> Iterable[StyledLine]:
+    from gpusight.render.terminal_tables import result_lines
+
+    return result_lines(hotspots.table(with_small=not look.limit), look)
 
 
 def _document(hotspots: Hotspots) -> dict[str, Any]:
@@ -67,7 +78,7 @@ def draw_hotspots(hotspots: Hotspots, form: str) -> bytes:
     if form == "html":
         from gpusight.render.html.flame_page import flame_page
 
-        return flame_page(graph, hotspots.table()).encode("utf-8", "replace")
+        return flame_page(graph, _large_branches(hotspots)).encode("utf-8", "replace")
     if form not in CHART_FORMATS:
         forms = ", ".join((*CHART_FORMATS, *STACK_FORMATS))
         raise UsageError(f"hotspots cannot be written as {form}", hint=f"formats: {forms}")
@@ -83,8 +94,9 @@ def _figure(hotspots: Hotspots) -> StripChart:
 
 
 HOTSPOTS_RENDERER = Renderer(
-    tables=_table,
+    tables=_large_branches,
     rows=_table,
+    lines=_lines,
     document=_document,
     long_lists=("rows",),
     figure=_figure,

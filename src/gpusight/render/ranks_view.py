@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from math import isfinite
+from statistics import median
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from gpusight.analysis.ranks.job_ranks import JobRanks
 from gpusight.analysis.ranks.job_slowdown import slowdown_table
+from gpusight.analysis.ranks.straggler_causes import ADVICE
+from gpusight.errors import UsageError
 from gpusight.render.communication_view import communication_tables, overlap_text
 from gpusight.render.renderer import Renderer
 from gpusight.render.table_layout import TableOptions
@@ -49,6 +52,21 @@ _STRAGGLER_FIELDS = (
     Field("late_ns", "Late/step", Fmt.TIME, "Later than the median of the others, per step"),
     Field("pattern", "Steps", Fmt.TEXT, "In which steps"),
     Field("mostly", "Evidence", Fmt.NAME, "Largest difference from the median rank"),
+)
+RANK_ID = "rank:"
+"""How the id of a rank begins, as `gpusight explain` takes it."""
+_IDLE_FIELDS = (
+    Field("cause", "Idle", Fmt.TEXT, "Entry of the ledger"),
+    Field("idle_ns", "Time", Fmt.TIME, "Per step"),
+    Field("median_ns", "Median", Fmt.TIME, "Of all ranks"),
+)
+_STEP_FIELDS = (
+    Field("step", "Step", Fmt.ID, "Number of the step"),
+    Field("late_ns", "Late", Fmt.TIME, "Later than the median of the others"),
+    Field("step_ns", "Step time", Fmt.TIME, "From its start to its end"),
+    Field("compute_ns", "Compute", Fmt.TIME, "Kernels run"),
+    Field("wait_ns", "Wait", Fmt.TIME, "Exposed wait for other ranks"),
+    Field("idle_ns", "Idle", Fmt.TIME, "Idle outside collectives"),
 )
 _LOOK = TableOptions(80, 8, rows_advice="all are in .frame", columns_advice="all are in .frame")
 _SCREEN_RANKS = 8
@@ -104,6 +122,63 @@ def ranks_page(job: JobRanks) -> Composite:
     return Composite(
         "ranks", headline(job), _predictions(job), tuple(sections), job.meta, job.notes
     )
+
+
+def rank_page(job: JobRanks, which: str) -> Composite:
+    """Explain a rank (`rank:2`), or the straggler of a number, for a screen."""
+    known = {f"{RANK_ID}{rank.rank}": rank for rank in job.ranks}
+    by_number = {str(n): f"{RANK_ID}{s.rank}" for n, s in enumerate(job.stragglers, 1)}
+    rank = known.get(by_number.get(which, which))
+    if rank is None:
+        stragglers = f"stragglers: {', '.join(by_number.values()) or 'none'}"
+        names = list(known)
+        raise UsageError(
+            f"no rank or straggler {which!r} in these captures",
+            hint=f"{stragglers}; ranks: {names[0]} to {names[-1]}" if names else stragglers,
+        )
+    late = next((s for s in job.stragglers if s.rank == rank.rank), None)
+    facts = _late_facts(late) if late else []
+    facts.append(Fact("file", "capture", rank.file, Fmt.NAME, "Diagnose it to see its code"))
+    idle = pl.DataFrame(
+        [
+            (cause, ns, median([other.idle.get(cause, 0.0) for other in job.ranks]))
+            for cause, ns in sorted(rank.idle.items(), key=lambda item: -item[1])
+        ],
+        schema={field.key: pl.Float64 for field in _IDLE_FIELDS} | {"cause": pl.String},
+        orient="row",
+    )
+    sections = [rank_table(job, (rank,)), TableResult("idle", "Idle, per step", _IDLE_FIELDS, idle)]
+    if job.by_step is not None:
+        mine = job.by_step.filter(pl.col("rank") == rank.rank, pl.col("late_ns").is_not_null())
+        latest = mine.sort("late_ns", descending=True, maintain_order=True)
+        latest = latest.select(field.key for field in _STEP_FIELDS)
+        sections.append(TableResult("steps", "Latest steps", _STEP_FIELDS, latest))
+    title = f"rank {rank.rank} of {len(job.ranks)}"
+    title += f": late ({late.cause}), {late.pattern}" if late else ": no straggler"
+    return Composite("explain", title, tuple(facts), tuple(sections), notes=job.notes)
+
+
+def _late_facts(late: Straggler) -> list[Fact]:
+    why, fix = ADVICE[late.cause]
+    change = f"{format_time(late.recoverable_ns, digits=3)}/step, {format_share(late.share)}"
+    return [
+        Fact("cause", "cause", late.cause, Fmt.TEXT, "What differs from the median rank"),
+        Fact("costs", "costs", change, Fmt.TEXT, "Saved if it is as fast as the median rank"),
+        Fact("late_ns", "late per step", late.late_ns, Fmt.TIME, "Later than the median rank"),
+        Fact("why", "why", why, Fmt.TEXT, "What the cause means"),
+        Fact("fix", "fix", fix, Fmt.TEXT, "What to do"),
+        *(
+            Fact(e.metric.replace(" ", "_"), e.metric, *_shown_value(e), e.meaning)
+            for e in late.evidence
+        ),
+    ]
+
+
+def _shown_value(evidence: Evidence) -> tuple[float, Fmt]:
+    if evidence.unit or not evidence.value.is_integer():
+        formats = {"ns": Fmt.TIME, "share": Fmt.SHARE, "byte": Fmt.BYTES}
+        return evidence.value, formats.get(evidence.unit, Fmt.REAL)
+    return int(evidence.value), Fmt.COUNT
 
 
 def _shown(job: JobRanks) -> tuple[RankSummary, ...]:

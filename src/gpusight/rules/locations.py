@@ -40,7 +40,7 @@ CANDIDATES = {
 """Columns of the time spans that may be shown.
 
 Those of the most time that the finding is about, their weight, are shown, unless the frame has a
-column `priority`.
+column `priority`. A column `gpu_time` marks weights that a profiler does not change.
 """
 _TABLES = {
     "range": ("ranges",),
@@ -421,4 +421,5 @@ def _summed(context: RuleContext, chosen: pl.DataFrame) -> pl.DataFrame:
         pl.when(alone).then(name).otherwise(pl.format("{} and {} more,", name, "others")),
         pl.when(alone).then(pl.lit(table)).alias("table"),
         pl.when(alone).then(pl.lit(row)).alias("row"),
-    ).select(list(CANDIDATES))
+        pl.lit(value=True).alias("gpu_time"),
+    )

@@ -31,7 +31,7 @@ from gpusight.rules.context import preload_tables, process_names, sample_steps, 
 from gpusight.rules.diagnosis import COMMAND, ReplayFacts, TimelineDiagnosis
 from gpusight.rules.engine import MAX_REPLAY_ERROR, run_timeline_rules
 from gpusight.rules.formatting import quoted_name
-from gpusight.rules.locations import CANDIDATES, events_named
+from gpusight.rules.locations import CANDIDATES, events_named, of_steps, single_span
 from gpusight.rules.patterns.host_gaps import launching_thread
 from gpusight.rules.registry import select_rules, timeline_rules
 from gpusight.rules.rule import UNKNOWN_PEAKS, UNKNOWN_SMS
@@ -156,6 +156,8 @@ def gpu_processes(trace: Trace) -> int:
 MAX_LOCATIONS = 8
 """Locations of a finding, unless more are requested."""
 _MAX_NAME_LENGTH = 80
+_SAME_LENGTH = 0.01
+"""Spans whose lengths with and without the profiler differ by less show the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,31 +195,21 @@ class FindingLocator:
         if spans is None or spans.is_empty():
             spans = events_named(self._context, finding)
         if spans.is_empty():
-            start_ns, end_ns, name = self._focus.start_ns, self._focus.end_ns, "window"
+            spans = single_span(self._focus.start_ns, self._focus.end_ns, "window")
             if self._focus.steps:
-                step = self._focus.steps[len(self._focus.steps) // 2]
-                start_ns, end_ns, name = step.start_ns, step.end_ns, called(step)
-            return (
-                self._recorded(
-                    TimelineLocation(start_ns, end_ns, f"{name} {format_time(end_ns - start_ns)}")
-                ),
-            )
+                spans = of_steps([self._focus.steps[len(self._focus.steps) // 2]])
         if "priority" not in spans.columns:
             spans = spans.with_columns(pl.col("weight_ns").cast(pl.Float64).alias("priority"))
-        best = _best_locations(spans, self._focus.steps, most)
-        return tuple(map(self._recorded, best))
+        if "gpu_time" not in spans.columns:
+            spans = spans.with_columns(pl.lit(value=False).alias("gpu_time"))
+        return _best_locations(self._trace, spans, self._focus.steps, most)
 
     def of_kernel(self, kernel: str, most: int = MAX_LOCATIONS) -> tuple[TimelineLocation, ...]:
         """Return the longest launches of a kernel in the window; the window where it has none."""
         launches = locations_of_kernels(self._trace, kernel, self._focus, most)
-        window = TimelineLocation(self._focus.start_ns, self._focus.end_ns, "the evaluated window")
-        return tuple(map(self._recorded, launches or (window,)))
-
-    def _recorded(self, location: TimelineLocation) -> TimelineLocation:
-        """Return a location as the capture shows it, with the times of the profiler."""
-        spot = (location.start_ns, location.end_ns, location.table, location.row)
-        start_ns, end_ns, row = recorded_span(self._trace, *spot)
-        return replace(location, start_ns=start_ns, end_ns=end_ns, row=row)
+        window = (self._focus.start_ns, self._focus.end_ns)
+        start_ns, end_ns, _ = recorded_span(self._trace, *window, None, None)
+        return launches or (TimelineLocation(start_ns, end_ns, "the evaluated window"),)
 
 
 def locations_of_kernels(
@@ -252,14 +244,18 @@ def locations_of_kernels(
         pl.lit("kernels").alias("table"),
         pl.col("row").cast(pl.Int64),
         duration_ns.cast(pl.Float64).alias("priority"),
+        pl.lit(value=True).alias("gpu_time"),
     )
-    return _best_locations(spans, () if focus is None else focus.steps, most)
+    return _best_locations(trace, spans, () if focus is None else focus.steps, most)
 
 
 def _best_locations(
-    spans: pl.DataFrame, steps: Sequence[TraceStep], most: int
+    trace: Trace, spans: pl.DataFrame, steps: Sequence[TraceStep], most: int
 ) -> tuple[TimelineLocation, ...]:
-    """Choose the best span of each step, then the second of each, and so on."""
+    """Choose the best span of each step, then the second of each, and so on.
+
+    They are where the capture shows them, with the times of the profiler.
+    """
     middle_ns = spans.select((pl.col("start_ns") + pl.col("end_ns")) // 2).to_series().to_numpy()
     step_index = np.searchsorted([step.start_ns for step in steps], middle_ns, side="right") - 1
     rows = (
@@ -271,13 +267,19 @@ def _best_locations(
         .head(max(1, most))
     )
     locations = []
-    for start_ns, end_ns, weight_ns, name, table, row, at in rows.select(
-        *CANDIDATES, "step"
+    for start_ns, end_ns, weight_ns, name, table, row, gpu_time, at in rows.select(
+        *CANDIDATES, "gpu_time", "step"
     ).iter_rows():
-        label = f"{name[:_MAX_NAME_LENGTH]} {format_time(weight_ns)}"
+        first_ns, last_ns, recorded_row = recorded_span(trace, start_ns, end_ns, table, row)
+        length_ns, recorded_ns = end_ns - start_ns, last_ns - first_ns
+        time = format_time(recorded_ns if weight_ns == length_ns else weight_ns)
+        moved = abs(recorded_ns - length_ns) > _SAME_LENGTH * length_ns
+        if moved and weight_ns != length_ns and not gpu_time:
+            time = f"{time} without the profiler"
+        label = f"{name[:_MAX_NAME_LENGTH]} {time}"
         if at >= 0 and name != called(steps[at]):
             label = f"{called(steps[at])}: {label}"
-        locations.append(TimelineLocation(start_ns, end_ns, label, table, row))
+        locations.append(TimelineLocation(first_ns, last_ns, label, table, recorded_row))
     return tuple(locations)
 
 

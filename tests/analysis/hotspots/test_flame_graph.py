@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import gpusight as gs
-from gpusight.analysis.hotspots.flame_graph import compared_hotspots, flame_graph
+from gpusight.analysis.hotspots.flame_graph import (
+    FlameGraph,
+    FlameNode,
+    compare_flames,
+    compared_hotspots,
+    flame_graph,
+)
+from gpusight.render.charts.flame_chart import flame_figure, gone_text
+from gpusight.render.charts.svg_charts import to_svg
 from tests.analysis.hotspots.stack_traces import MS, loader_trace
 
 
@@ -42,6 +52,27 @@ def test_a_difference_is_per_step() -> None:
     collate = next(node for node in graph.nodes if node.name.startswith("collate"))
     assert (round(collate.value), round(collate.before or 0)) == (12 * MS, 12 * MS)
     assert graph.window == "per step"
+
+
+def test_frames_that_are_gone_are_named_without_those_inside_them() -> None:
+    before = FlameGraph(
+        "Idle",
+        "",
+        "ns",
+        (
+            FlameNode("main", -1, 9 * MS, 0, is_library=False),
+            FlameNode("decode", 0, 3 * MS, 3 * MS, is_library=False),
+            FlameNode("collate", 0, 6 * MS, 0, is_library=False),
+            FlameNode("parse", 2, 6 * MS, 6 * MS, is_library=True),
+        ),
+    )
+    after = replace(before, nodes=(replace(before.nodes[0], value=2 * MS, own=2 * MS),))
+    graph = compare_flames(after, before, 1, 1, "old")
+    assert [node.name for node in graph.gone] == ["collate", "decode"]
+    assert graph.total == 2 * MS
+    assert gone_text(graph) == "gone: collate 6.000 ms, decode 3.000 ms"
+    assert "gone: collate" in to_svg(flame_figure(graph))
+    assert gone_text(compare_flames(before, after, 1, 1, "new")) == ""
 
 
 def test_nothing_to_show_is_said() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 import gpusight as gs
 from gpusight.analysis.capture_info import DEF_LINES
 from gpusight.analysis.hotspots.stack_times import NO_RANGE, NO_STACK, Hotspots, TrackWork, hotspots
+from gpusight.analysis.hotspots.stack_tree import without_interpreter
+from gpusight.render.table_layout import TableOptions
 from tests.analysis.hotspots.stack_traces import MS, STEP_NS, frame_rows, loader_trace, sample
-from tests.shared import DATA, opened
+from tests.shared import DATA, SHARED, needs_shared, opened
 from tests.traces import THREAD, build_trace
 
 
@@ -59,6 +62,26 @@ def test_stacks_are_a_tree_whose_rows_hold_what_is_below_them() -> None:
     rows = table.frame.select("function", "depth", "idle_ns").rows()
     total = 6 * (12 * MS + 10_000)
     assert rows == [("main", 0, total), ("collate", 1, 6 * 12 * MS), ("forward", 1, 60_000)]
+
+
+def test_small_branches_are_left_out_where_few_rows_are_shown() -> None:
+    rare = {"stack": 4, "depth": 0, "function": "rare", "file": "/home/ada/rare.py", "line": 1}
+    frames = [*frame_rows(), {**rare, "kind": "python", "is_library": False}]
+    samples = [sample(step * 20 * MS + 6 * MS, 1, 20 * MS) for step in range(300)]
+    samples.insert(100, sample(99 * 20 * MS + 7 * MS, 4, MS))
+    trace = loader_trace(300, stack_samples=samples, stack_frames=frames)
+    result = gs.hotspots(trace, by="stack")
+    assert "rare" in result.frame["function"].to_list()
+    assert "rare" in [row["function"] for row in result.to_dict()["rows"]]
+    look = TableOptions(100, 20)
+    assert "rare" not in result.to_text(look)
+    assert "rare" in result.to_text(replace(look, limit=0))
+
+
+def test_a_range_has_what_runs_between_its_occurrences_too() -> None:
+    result = gs.hotspots(loader_trace(), within="step_*")
+    assert any("--by range sums up each range alone" in note for note in result.notes)
+    assert not any("--by range" in note for note in gs.hotspots(loader_trace()).notes)
 
 
 def test_ranges_take_the_place_of_stacks() -> None:
@@ -226,3 +249,32 @@ def test_a_thread_and_a_stream_have_their_own_part() -> None:
     host = [made.times.host_ns.sum() for made in by_thread]
     assert sum(host) == whole.times.host_ns.sum()
     assert [made.times.host_ns.sum() for made in by_stream] == [0, 0]
+
+
+@needs_shared
+def test_memory_counts_for_what_allocates_not_for_the_allocator_and_the_interpreter() -> None:
+    result = gs.hotspots(SHARED / "torch" / "memory_snapshot.pickle", by="stack", all_frames=True)
+    frames = set(result.frame["function"])
+    assert {"<module>", "_wrapped_call_impl", "torch::autograd::Engine::thread_main"} <= {
+        name.partition("(")[0] for name in frames
+    }
+    dull = ("_PyEval_", "Py_RunMain", "_start", "torch::unwind::", "c10::cuda::CUDACachingAll")
+    assert [name for name in frames if name.startswith(dull)] == []
+    # The tree has all of it: nothing is lost with the frames.
+    outermost = result.frame.filter(pl.col("depth") == 0)
+    lines = gs.hotspots(SHARED / "torch" / "memory_snapshot.pickle")
+    assert outermost["bytes"].sum() == lines.frame["bytes"].sum() > 0
+    assert outermost["bytes"].is_sorted(descending=True)
+
+
+def test_a_stack_of_nothing_but_the_interpreter_stays() -> None:
+    frames = pl.DataFrame(
+        {
+            "stack": [1, 1, 2, 2, 2],
+            "function": ["_PyEval_Vector", "Py_RunMain", "f", "PyObject_Call", "PyObject"],
+            "kind": ["native", "native", "python", "native", "native"],
+        }
+    )
+    assert without_interpreter(frames)["function"].to_list() == [
+        *("_PyEval_Vector", "Py_RunMain", "f", "PyObject"),
+    ]

@@ -10,6 +10,15 @@ import polars as pl
 import pytest
 
 import gpusight as gs
+from gpusight.analysis.ranks.straggler_causes import (
+    ADVICE,
+    HOST,
+    INPUT,
+    MORE_WORK,
+    NETWORK,
+    SLOW_KERNELS,
+    UPSTREAM,
+)
 from gpusight.cli.main import main
 from tests.analysis.ranks.generated_job import generated_job, one_forward_one_backward, usual
 from tests.analysis.ranks.jobs import MS, NONE, Delay, job_traces
@@ -156,3 +165,36 @@ def test_a_folder_of_two_runs_is_refused_with_a_map(
     ]
     assert f"gpusight ranks {pattern}" in {row["command"] for row in document["rows"]}
     assert "rank 0 is late (host)" in run(capsys, pattern.strip("'"))
+
+
+@pytest.mark.parametrize("named", [["{job}"], ["{job}/trace.rank*"], ["{job}", "rank:1"]])
+def test_a_straggler_is_explained(
+    job: Path, named: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", *(word.format(job=job) for word in named), "--format", "json"]) == 0
+    page = json.loads(capsys.readouterr().out)
+    assert page["meta"]["title"] == "rank 1 of 2: late (input), constant"
+    assert page["meta"]["late_ns"] == pytest.approx(3 * MS, rel=0.2)
+    assert page["meta"]["why"] == ADVICE["input"][0]
+    idle, *_ = [row for row in page["rows"] if row["section"] == "idle"]
+    assert idle["cause"] == "input"
+    assert idle["idle_ns"] > idle["median_ns"]
+    late = [row["late_ns"] for row in page["rows"] if row["section"] == "steps"]
+    assert len(late) == 8
+    assert late == sorted(late, reverse=True)
+
+
+def test_a_rank_that_is_not_late_and_one_that_is_not_there(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = gs.explain(job, "rank:0")
+    assert other.answer.title == "rank 0 of 2: no straggler"
+    assert "why" not in other.to_dict()["meta"]
+    for word in ("2", "rank:7", "rank:x"):
+        assert main(["explain", str(job), word]) == 2
+        assert "stragglers: rank:1; ranks: rank:0 to rank:1" in capsys.readouterr().err
+
+
+def test_every_cause_has_advice() -> None:
+    causes = {HOST, INPUT, MORE_WORK, SLOW_KERNELS, UPSTREAM, NETWORK}
+    assert set(ADVICE) == causes

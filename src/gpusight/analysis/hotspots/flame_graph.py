@@ -48,6 +48,13 @@ class FlameGraph:
         """The sum of all."""
         return sum(node.value for node in self.nodes if node.parent < 0)
 
+    @property
+    def gone(self) -> list[FlameNode]:
+        """The frames that only the other capture has, without those inside them; largest first."""
+        gone = [node for node in self.nodes if node.before and not node.value]
+        outer = [n for n in gone if n.parent < 0 or self.nodes[n.parent].value]
+        return sorted(outer, key=lambda node: -(node.before or 0.0))
+
     def path(self, at: int) -> list[FlameNode]:
         """Return a node and those around it, the outermost first."""
         path = []

@@ -30,6 +30,7 @@ from gpusight.analysis.hotspots.stack_tree import (
     native_frames,
     python_frames,
     whose_code,
+    without_interpreter,
 )
 from gpusight.analysis.ledger.idle_contributors import families
 
@@ -400,6 +401,8 @@ def _chains(trace: Trace, table: str) -> _Part:
     frames = native_frames(chains).with_columns(
         chains["callchain"].alias("stack"), chains["depth"].cast(pl.Int64)
     )
+    if table == "memory_events":
+        frames = without_interpreter(frames)
     elements, of_stack = StackElements.of_frames(frames)
     if table in {"cpu_samples", "memory_events"}:
         columns = [pl.col("time_ns").alias("start_ns"), pl.col("time_ns").alias("end_ns")]

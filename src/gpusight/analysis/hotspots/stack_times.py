@@ -59,7 +59,7 @@ _MIN_NOTED_SHARE = 0.05
 _SILENCE_NS = 500_000
 """A thread without calls for this long did something else than launch."""
 _MIN_TREE_SHARE = 0.005
-"""Branches of the tree below this part of every total are not in the table."""
+"""Branches of the tree below this part of every total are left out where few rows are shown."""
 
 FIELDS = (
     Field("location", "Location", Fmt.NAME, "File, line and function"),
@@ -192,9 +192,9 @@ class Hotspots:
         """Whether its rows are a tree."""
         return self.by in {"stack", "range"}
 
-    def table(self) -> TableResult:
-        """Return the rows, most idle time first; of stacks, their tree."""
-        frame = self._tree() if self.is_tree else self._grouped()
+    def table(self, *, with_small: bool = True) -> TableResult:
+        """Return the rows, most idle time first; of stacks, their tree with or without twigs."""
+        frame = self._tree(with_small=with_small) if self.is_tree else self._grouped()
         fields: tuple[Field, ...] = TREE_FIELDS if self.is_tree else FIELDS
         if not self.times.gpu_ns.any():
             of_memory = not self.times.host_ns.any()
@@ -273,7 +273,7 @@ class Hotspots:
         }
         return pl.col("file").replace_strict(short, default=None, return_dtype=pl.String)
 
-    def _tree(self) -> pl.DataFrame:
+    def _tree(self, *, with_small: bool) -> pl.DataFrame:
         """List the nodes depth-first, the largest first, with everything below them summed.
 
         Frames of libraries are part of the frame of the program's own code around them.
@@ -281,12 +281,14 @@ class Hotspots:
         tree, nodes = self.times.stacks.tree, self._nodes()
         totals = {v: tree.sums(nodes[v].to_numpy()[:-1]) for v in _VALUES}
         shown = np.zeros(len(tree), np.bool_)
-        for value in _VALUES[:3]:
-            shown |= totals[value] >= max(1.0, _MIN_TREE_SHARE * int(nodes[value].sum()))
+        for value in (*_VALUES[:3], "bytes"):
+            least = 0.0 if with_small else _MIN_TREE_SHARE * int(nodes[value].sum())
+            shown |= totals[value] >= max(1.0, least)
         if not self.all_frames:
             shown &= (tree.parent < 0) | ~tree.frames["is_library"].to_numpy()[tree.frame]
         parent = tree.nearest_outside(shown)
-        weight = totals["idle_ns"] if nodes["idle_ns"].sum() else totals["host_ns"]
+        by_weight = (v for v in ("idle_ns", "host_ns", "bytes") if nodes[v].sum())
+        weight = totals[next(by_weight, "gpu_ns")]
         order, depth = _depth_first(parent, weight, shown)
         rows = nodes[order].with_columns(pl.Series(v, totals[v][order]) for v in _VALUES)
         rows = rows.with_columns(pl.Series("depth", depth, pl.Int64))
@@ -376,6 +378,9 @@ def hotspots(
     named = headline(trace, selection, chosen)
     meta = _meta(trace, times, named)
     notes = (*chosen.notes, *_notes(times, meta))
+    if selection.within is not None and steps is None and window is None:
+        about = "with what runs between them; --by range sums up each range alone"
+        notes += (f"from the first to the last range {selection.within!r}, {about}",)
     return Hotspots(times, by, all_frames, named.text, meta, notes, stacks.counts_samples, of)
 
 

@@ -41,6 +41,11 @@ _LIBRARY_SYMBOL = (
     r"|(?:[\w: ]+ )?(?:cudart|std|thrust|cub|at|c10|torch|cutlass|cute)::)"
 )
 """Functions of libraries that are often linked into executables."""
+_INTERPRETER_SYMBOL = r"^_?Py[A-Za-z]*_\w+$|^_start$|^__libc_\w+$"
+_ALLOCATOR_SYMBOL = (
+    r"^torch::(?:unwind::|CapturedTraceback::|cuda::\(anonymous namespace\)::gather)"
+    r"|^c10::cuda::CUDACachingAllocator::"
+)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|(?<=_)\d+$", re.IGNORECASE)
 
 
@@ -263,6 +268,16 @@ def native_frames(chains: pl.DataFrame) -> pl.DataFrame:
         },
         schema=FRAME_SCHEMA,
     )
+
+
+def without_interpreter(frames: pl.DataFrame) -> pl.DataFrame:
+    """Drop native frames that all allocations have: of Python itself around its functions, of the
+    allocator, and of its recorder of stacks. A stack of nothing else stays."""
+    function, is_python = pl.col("function"), pl.col("kind") == "python"
+    dull = function.str.contains(_INTERPRETER_SYMBOL) & is_python.any().over("stack")
+    dull |= function.str.contains(_ALLOCATOR_SYMBOL)
+    dull &= ~is_python
+    return frames.filter(~dull | dull.all().over("stack"))
 
 
 def symbols_of_libraries(symbols: pl.Series) -> pl.Series:

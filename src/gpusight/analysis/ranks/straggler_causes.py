@@ -51,6 +51,34 @@ HOST, INPUT, MORE_WORK, SLOW_KERNELS, UPSTREAM, NETWORK = (
     "network",
 )
 
+ADVICE = {
+    HOST: (
+        "Its GPU is idle while its host does what the other hosts do less of.",
+        "Do what only this rank does (logging, checkpoints) less often or in a thread of its own.",
+    ),
+    INPUT: (
+        "Its GPU is idle while its host reads, waits for or prepares data.",
+        "Give it the loader workers and the disk that others have; divide samples by size.",
+    ),
+    MORE_WORK: (
+        "Its GPU runs more kernels than the others, or the same ones with more thread blocks.",
+        "Divide the work evenly: samples of equal length, packed sequences, balanced experts.",
+    ),
+    SLOW_KERNELS: (
+        "Its GPU needs longer for the same kernels.",
+        "Compare clocks and temperature with another GPU (nvidia-smi -q), look for other programs.",
+    ),
+    NETWORK: (
+        "Its transfers take longer than those of other groups.",
+        "Compare its links with those of another node; NCCL_DEBUG=INFO shows what NCCL uses.",
+    ),
+    UPSTREAM: (
+        "It waits for another straggler itself, and later in the step other ranks wait for it.",
+        "Fix the other one first: this rank costs nothing by itself.",
+    ),
+}
+"""What each cause means, and what to do."""
+
 
 @dataclass(frozen=True)
 class Straggler:

@@ -24,14 +24,15 @@ DESCRIPTION = (
     "Show one finding of `gpusight diagnose` in full: what the fix saves alone and in the plan, "
     "how that is estimated, the evidence, the locations, the code to change, how to verify the "
     "fix, and the caveats. Select the finding by its number or its rule. An entry of the ledger "
-    "(ledger:idle/framework) or an event by table and row (kernels:17) is explained too. Without "
-    "a capture: what a rule detects."
+    "(ledger:idle/framework) or an event by table and row (kernels:17) is explained too; for the "
+    "captures of all ranks of a job, a rank (rank:2). Without a capture: what a rule detects."
 )
 EXAMPLES: tuple[str, ...] = (
     "gpusight explain run.nsys-rep 1",
     "gpusight explain run.nsys-rep launch-bound",
     "gpusight explain report.ncu-rep 2",
     "gpusight explain run.nsys-rep ledger:idle/framework",
+    "gpusight explain traces/ rank:2",
     "gpusight explain launch-bound",
 )
 
@@ -56,6 +57,12 @@ def run(args: argparse.Namespace) -> int:
     files, selector = _split(args.words)
     if not files:
         return _explain_rule(selector, args)
+
+    from gpusight.open_job import is_job
+
+    if selector.startswith("rank:") or is_job(files):
+        args.file = files[0]
+        return present(gs.explain(files, selector, **options.focus(args)), args)
     if ":" in selector and "::" not in selector:  # else a C++ name
         args.file = files[0]
         explained = analyze(gs.explain, args, verb="reading", which=selector, **options.part(args))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpusight.render.cell_text import safe_text
 from gpusight.render.charts.chart_colors import HOST_COLORS
 from gpusight.render.charts.figure import ChartAxis, ChartStrip, StripAxis, StripCells, StripChart
 from gpusight.results import Fmt
@@ -18,6 +19,7 @@ _ROW = 19.0
 _MIN_WIDTH = 0.4
 """Pixels of the narrowest frame that is drawn."""
 _MAX_ROWS = 120
+_MAX_GONE = 4
 _FORMATS = {"ns": Fmt.TIME, "bytes": Fmt.BYTES}
 _OWN, _LIBRARY = "2", "1"
 """Quarters of a color: frames of libraries are paler."""
@@ -29,6 +31,7 @@ def flame_figure(graph: FlameGraph) -> StripChart:
     """Draw a flame graph; compared with another capture, colors show the change."""
     words = [_format_value(graph.total, graph.unit), graph.window]
     words += [f"compared with {graph.versus}"] if graph.versus else []
+    words += [gone_text(graph)]
     legend = ((f"{_MORE}@3", "more than before"), (f"{_LESS}@3", "less")) if graph.versus else ()
     axis = ChartAxis("", _FORMATS.get(graph.unit, Fmt.COUNT), low=0.0, high=_width(graph))
     return StripChart(
@@ -39,6 +42,17 @@ def flame_figure(graph: FlameGraph) -> StripChart:
         legend=legend,
         width=WIDTH,
     )
+
+
+def gone_text(graph: FlameGraph) -> str:
+    """Name what only the other capture has: nothing is left of it that could be drawn."""
+    gone = graph.gone
+    named = [
+        f"{safe_text(n.name)} {_format_value(n.before or 0.0, graph.unit)}"
+        for n in gone[:_MAX_GONE]
+    ]
+    named += [f"{len(gone) - _MAX_GONE} more"] if len(gone) > _MAX_GONE else []
+    return f"gone: {', '.join(named)}" if gone else ""
 
 
 def _width(graph: FlameGraph) -> float:

@@ -9,6 +9,7 @@ from gpusight._version import __version__
 from gpusight.analysis.hotspots.flame_graph import flame_graph
 from gpusight.render.cell_text import safe_text, shorten_middle
 from gpusight.render.charts.chart_page import MAX_PAGE_ROWS, safe_json
+from gpusight.render.charts.flame_chart import gone_text
 from gpusight.render.html.html_templates import ReportSection, markup, render, to_html
 from gpusight.render.html.report_assets import asset_text, report_styles
 from gpusight.results import NotApplicable
@@ -32,6 +33,7 @@ def flame_page(graph: FlameGraph, table: TableResult) -> str:
         title=graph.title,
         subtitle=graph.window,
         versus=graph.versus,
+        gone=gone_text(graph),
         flame=markup(safe_json(frame_columns(graph))),
         table=to_html(table, limit=MAX_PAGE_ROWS),
         styles=markup(report_styles()),
