@@ -303,7 +303,7 @@ class StepBlocks:
         spans = zip(self.steps, self.from_ns.tolist(), self.until_ns.tolist(), strict=True)
         steps = [replace(step, start_ns=start, end_ns=end) for step, start, end in spans]
         rows, step = rows_of_steps(work, steps)
-        return self._placed(work[rows], step, "launch_ns")
+        return self._add_step(work[rows], step, "launch_ns")
 
     def begun_in(self, events: pl.DataFrame) -> pl.DataFrame:
         """Keep host events that start in a step or before the next, with columns of `_placed`."""
@@ -311,9 +311,9 @@ class StepBlocks:
         step_of = np.searchsorted(self.from_ns, times, side="right") - 1
         inside = (step_of >= 0) & (times < self.until_ns[step_of])
         kept = events.filter(pl.Series(inside, dtype=pl.Boolean))
-        return self._placed(kept, step_of[inside], "start_ns")
+        return self._add_step(kept, step_of[inside], "start_ns")
 
-    def _placed(self, events: pl.DataFrame, step: Ints, time: str) -> pl.DataFrame:
+    def _add_step(self, events: pl.DataFrame, step: Ints, time: str) -> pl.DataFrame:
         """Add `step`, `block`, `ns`, and `after`: whether it was only after the end of the step."""
         ends = np.array([each.end_ns for each in self.steps], np.int64)
         return events.with_columns(

@@ -194,7 +194,7 @@ def range_rows(
         holds = pl.col("end_ns") >= pl.Series(ends[inside["step"].to_numpy()])
         inside = inside.filter(~(pl.col("after") & holds & _on_thread(blocks)))
     inside = inside.with_columns(_outer(inside, blocks))
-    return _summed(inside, family(pl.Series(names_of(frame["name"]), dtype=pl.String)), blocks)
+    return _sum_by_name(inside, family(pl.Series(names_of(frame["name"]), dtype=pl.String)), blocks)
 
 
 def _on_thread(blocks: StepBlocks) -> pl.Expr:
@@ -229,7 +229,7 @@ def api_rows(
         return NotApplicable("api", f"the capture has no {called}")
     frame = trace.table("api_calls", _WHEN)
     texts = pl.Series(names_of(frame["name"]), dtype=pl.String)
-    return _summed(blocks.begun_in(_of(process, frame)), texts, blocks)
+    return _sum_by_name(blocks.begun_in(_of(process, frame)), texts, blocks)
 
 
 def _of(process: int | None, frame: pl.DataFrame) -> pl.DataFrame:
@@ -239,7 +239,9 @@ def _of(process: int | None, frame: pl.DataFrame) -> pl.DataFrame:
     return frame.filter((pl.col("process") == process) | pl.col("process").is_null())
 
 
-def _summed(events: pl.DataFrame, texts: pl.Series, blocks: StepBlocks) -> tuple[CallDigest, ...]:
+def _sum_by_name(
+    events: pl.DataFrame, texts: pl.Series, blocks: StepBlocks
+) -> tuple[CallDigest, ...]:
     """Add events up by what `texts` call their names; the rest is a row without a name."""
     if events.is_empty():
         return ()

@@ -163,7 +163,7 @@ def replaced(before: ComparedKernels, after: ComparedKernels) -> list[tuple[Shar
     sides = before, after
     pairs = LaunchPairs(_launches(before, after), _launches(after, before)).roles
     pairs = _strong(pairs, sides)
-    shared = _shared(pairs, sides)
+    shared = _count_paired(pairs, sides)
     return [_shares(group, shared, sides) for group in _groups(pairs, sides)]
 
 
@@ -213,7 +213,7 @@ def _strong(pairs: Pairs, sides: Sides) -> Pairs:
     """Drop what rows share by chance, until none is left."""
     while True:
         weak = set()
-        for (side, key), count in _shared(pairs, sides).items():
+        for (side, key), count in _count_paired(pairs, sides).items():
             least = _MIN_REPLACED if key in sides[1 - side].rows else _MIN_SHARED
             if count < least * sides[side].launches[key]:
                 weak.add((side, key))
@@ -227,7 +227,7 @@ def _ends(pair: tuple[int, int], sides: Sides) -> tuple[Node, Node]:
     return (0, sides[0].order[pair[0]]), (1, sides[1].order[pair[1]])
 
 
-def _shared(pairs: Pairs, sides: Sides) -> Counter[Node]:
+def _count_paired(pairs: Pairs, sides: Sides) -> Counter[Node]:
     """Count the launches of each row that are paired with others."""
     launches = ((side, position) for side in (0, 1) for position in {pair[side] for pair in pairs})
     return Counter((side, sides[side].order[position]) for side, position in launches)
@@ -345,7 +345,7 @@ def match_kernels(before: Sequence[Digest], after: Sequence[Digest]) -> list[Mat
         target.before.update(group.before)
         target.after.update(group.after)
     rows = [
-        (max(sides[0].ns(group.before), sides[1].ns(group.after)), _matched(sides, group))
+        (max(sides[0].ns(group.before), sides[1].ns(group.after)), _match_group(sides, group))
         for group in joined.values()
     ]
     rows.sort(key=lambda row: (-row[0], row[1].before_names, row[1].after_names))
@@ -381,7 +381,7 @@ def _by_name(unmatched: tuple[Shares, Shares]) -> list[_Group]:
     return groups
 
 
-def _matched(sides: Sides, group: _Group) -> MatchedKernels:
+def _match_group(sides: Sides, group: _Group) -> MatchedKernels:
     both = (sides[0], group.before), (sides[1], group.after)
     labels = [_label(*side) for side in both]
     return MatchedKernels(

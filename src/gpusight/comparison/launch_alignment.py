@@ -113,7 +113,7 @@ class LaunchPairs:
         self._sides = before, after
         self._step_ns = [sum(launch.ns for launch in side) for side in self._sides]
         self._anchors = align(
-            [_kind(launch) for launch in before], [_kind(launch) for launch in after]
+            [_kind_key(launch) for launch in before], [_kind_key(launch) for launch in after]
         )
         """Paired launches, of whatever name; no two pairs cross."""
         self._taken: tuple[set[int], set[int]] = (set(), set())
@@ -133,13 +133,13 @@ class LaunchPairs:
         Paired launches first.
         """
         before, after = self._sides
-        same = [(i, j) for i, j in self._anchors if _named(before[i]) == _named(after[j])]
-        counts = [Counter(map(_named, side)) for side in self._sides]
+        same = [(i, j) for i, j in self._anchors if _name_key(before[i]) == _name_key(after[j])]
+        counts = [Counter(map(_name_key, side)) for side in self._sides]
         for number, (side, taken) in enumerate(zip(self._sides, self._taken, strict=True)):
             quota = counts[0] & counts[1]
             for i in dict.fromkeys([*(pair[number] for pair in same), *range(len(side))]):
-                if quota[_named(side[i])] > 0:
-                    quota[_named(side[i])] -= 1
+                if quota[_name_key(side[i])] > 0:
+                    quota[_name_key(side[i])] -= 1
                     taken.add(i)
 
     def _in_order(self) -> None:
@@ -150,10 +150,10 @@ class LaunchPairs:
         before, after = self._sides
         anchors: Pairs = []
         for left, right in self._stretches():
-            tokens = [_role(before[i]) for i in left], [_role(after[j]) for j in right]
+            tokens = [_role_key(before[i]) for i in left], [_role_key(after[j]) for j in right]
             in_order = [(left[i], right[j]) for i, j in align(*tokens)]
-            before_groups = _grouped(zip(tokens[0], left, strict=True))
-            after_groups = _grouped(zip(tokens[1], right, strict=True))
+            before_groups = _group(zip(tokens[0], left, strict=True))
+            after_groups = _group(zip(tokens[1], right, strict=True))
             by_rank = _by_rank(before_groups, after_groups, in_order)
             rebuilt = self._rebuilt((left, right), [*in_order, *by_rank])
             kept = [(i, j) for i, j in in_order if before[i].place not in rebuilt]
@@ -178,7 +178,7 @@ class LaunchPairs:
         """
         for stretch in self._stretches():
             before_places, after_places = (
-                _grouped((side[i].place, i) for i in positions if side[i].gave_way)
+                _group((side[i].place, i) for i in positions if side[i].gave_way)
                 for side, positions in zip(self._sides, stretch, strict=True)
             )
             for place in before_places.keys() & after_places.keys():
@@ -217,15 +217,15 @@ class LaunchPairs:
             taken.update(pair[number] for pair in kept)
 
 
-def _named(launch: StepLaunch) -> Hashable:
+def _name_key(launch: StepLaunch) -> Hashable:
     return launch.place, launch.name
 
 
-def _kind(launch: StepLaunch) -> Hashable:
+def _kind_key(launch: StepLaunch) -> Hashable:
     return launch.place, launch.category, launch.stem
 
 
-def _role(launch: StepLaunch) -> Hashable:
+def _role_key(launch: StepLaunch) -> Hashable:
     return launch.place, launch.category
 
 
@@ -246,7 +246,7 @@ def _costliest(side: Sequence[StepLaunch], positions: Iterable[int]) -> int:
     return max(positions, key=lambda i: (side[i].ns, side[i].name, -i))
 
 
-def _grouped(launches: Iterable[tuple[Hashable, int]]) -> dict[Hashable, list[int]]:
+def _group(launches: Iterable[tuple[Hashable, int]]) -> dict[Hashable, list[int]]:
     """Group launches by key, in order."""
     groups: defaultdict[Hashable, list[int]] = defaultdict(list)
     for key, i in launches:

@@ -127,9 +127,9 @@ def kernel_regex(pattern: str) -> str:
     expressions are case-sensitive; a glob must match from the beginning to the end.
     """
     if pattern.startswith("regex:"):
-        return _checked(pattern.removeprefix("regex:"))
+        return _check_regex(pattern.removeprefix("regex:"))
     if len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/"):
-        return _checked(pattern[1:-1])
+        return _check_regex(pattern[1:-1])
     if not set(pattern) & set("*?"):
         return "".join(map(_either_case, pattern))
     wild = {"*": ".*", "?": "."}
@@ -138,7 +138,7 @@ def kernel_regex(pattern: str) -> str:
     return regex[2:-2] if is_part else f"^{regex}$"
 
 
-def _checked(regex: str) -> str:
+def _check_regex(regex: str) -> str:
     try:
         re.compile(regex)
     except re.error as error:

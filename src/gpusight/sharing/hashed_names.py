@@ -89,7 +89,7 @@ def hash_range(name: str, salt: bytes) -> str:
     if len(name) > _MAX_NAME_CHARS:
         return hash_text(name, salt)
     texts = []
-    for text, known, _ in _joined(_elements(name)):
+    for text, known, _ in _join_elements(_elements(name)):
         hashed = text if known else hash_text(text, salt)
         # A capital letter keeps it apart from the word in front of it.
         texts.append(hashed.capitalize() if not known and text[0].isupper() else hashed)
@@ -156,7 +156,7 @@ def _is_known(part: str, letters: int) -> bool:
     return _IS_TYPE.fullmatch(part) is not None or part.lower() in kept_words()
 
 
-def _joined(elements: list[_Element]) -> list[_Element]:
+def _join_elements(elements: list[_Element]) -> list[_Element]:
     """Join unknown elements that only simple marks separate."""
     joined: list[_Element] = []
     for element in elements:

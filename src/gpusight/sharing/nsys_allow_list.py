@@ -74,7 +74,7 @@ def _text(role: TextRole) -> SharedColumn:
     return SharedColumn(SharedColumnKind.TEXT, role)
 
 
-def _removed(
+def _remove_columns(
     category: Category, names: str, empty: type[pl.DataType] = pl.Int64
 ) -> dict[str, SharedColumn]:
     return dict.fromkeys(
@@ -91,7 +91,7 @@ _GPU_WORK = {
 _CALL = {**_SPAN, "eventClass": _W, "globalTid": _THREAD}
 _OWNER = {**_whole("hwId vmId deviceId contextId streamId"), "processId": _PID}
 _IN_SEGMENT = {"timestamp": _T, "globalTid": _THREAD, **_whole("gpu segmentGroup segmentId")}
-_CHAIN = _removed(Category.CODE, "callchainId")
+_CHAIN = _remove_columns(Category.CODE, "callchainId")
 
 EVENTS: dict[str, dict[str, SharedColumn]] = {
     "CUPTI_ACTIVITY_KIND_KERNEL": {
@@ -105,7 +105,7 @@ EVENTS: dict[str, dict[str, SharedColumn]] = {
             "clusterSchedulingPolicy maxPotentialClusterSize maxActiveClusters "
             "sharedMemoryRequestedPercentage"
         ),
-        **_removed(Category.VALUES, "tensorSizeMinusOneElements", pl.String),
+        **_remove_columns(Category.VALUES, "tensorSizeMinusOneElements", pl.String),
     },
     "CUPTI_ACTIVITY_KIND_MEMCPY": {
         **_GPU_WORK,
@@ -158,15 +158,17 @@ EVENTS: dict[str, dict[str, SharedColumn]] = {
         "textId": _string(TextRole.RANGE),
         "globalTid": _THREAD,
         "endGlobalTid": _THREAD,
-        **_removed(Category.VALUES, "uint64Value int64Value uint32Value int32Value jsonTextId"),
-        **_removed(Category.VALUES, "doubleValue floatValue", pl.Float64),
-        **_removed(Category.VALUES, "jsonText binaryData", pl.String),
+        **_remove_columns(
+            Category.VALUES, "uint64Value int64Value uint32Value int32Value jsonTextId"
+        ),
+        **_remove_columns(Category.VALUES, "doubleValue floatValue", pl.Float64),
+        **_remove_columns(Category.VALUES, "jsonText binaryData", pl.String),
     },
     "OSRT_API": {
         **_CALL,
         **_whole("nestingLevel correlationId"),
         "nameId": _string(TextRole.SYSTEM),
-        **_removed(Category.VALUES, "returnValue argumentsId"),
+        **_remove_columns(Category.VALUES, "returnValue argumentsId"),
         **_CHAIN,
     },
     "COMPOSITE_EVENTS": {
@@ -188,8 +190,8 @@ EVENTS: dict[str, dict[str, SharedColumn]] = {
             "localMemoryPoolUtilizedSize importedMemoryPoolAddress"
         ),
         "importedMemoryPoolProcessId": _PID,
-        **_removed(Category.CODE, "pc"),
-        **_removed(Category.CODE, "name", pl.String),
+        **_remove_columns(Category.CODE, "pc"),
+        **_remove_columns(Category.CODE, "name", pl.String),
     },
     "CUDA_GPU_MEMORY_POOL_EVENTS": {
         "start": _T,
@@ -203,7 +205,7 @@ EVENTS: dict[str, dict[str, SharedColumn]] = {
         "start": _T,
         "globalPid": _THREAD,
         "address": _W,
-        **_removed(
+        **_remove_columns(
             Category.CODE,
             "originalFaultPc CpuInstruction module unresolvedFaultPc sourceFile sourceLine",
         ),
@@ -214,7 +216,7 @@ EVENTS: dict[str, dict[str, SharedColumn]] = {
         **_whole("deviceId address numberOfPageFaults faultAccessType"),
     },
     "GPU_METRICS": {
-        **_removed(Category.CAPTURE_TIME, "rawTimestamp"),
+        **_remove_columns(Category.CAPTURE_TIME, "rawTimestamp"),
         "timestamp": _T,
         **_whole("typeId metricId value"),
     },
@@ -231,8 +233,8 @@ EVENTS: dict[str, dict[str, SharedColumn]] = {
 """Tables with a row for each event."""
 
 _GPU_IDS = {
-    **_removed(Category.HARDWARE_IDS, "luid pwGpuId"),
-    **_removed(
+    **_remove_columns(Category.HARDWARE_IDS, "luid pwGpuId"),
+    **_remove_columns(
         Category.HARDWARE_IDS, "busLocation uuid ctxswDevPath ctrlDevPath pciBusId", pl.String
     ),
 }
@@ -264,7 +266,7 @@ MACHINE: dict[str, dict[str, SharedColumn]] = {
     "TARGET_INFO_CUDA_DEVICE": {
         **_whole("gpuId cudaId numMultiprocessors"),
         "pid": _PID,
-        **_removed(Category.HARDWARE_IDS, "uuid", pl.String),
+        **_remove_columns(Category.HARDWARE_IDS, "uuid", pl.String),
     },
     "TARGET_INFO_CUDA_CONTEXT_INFO": {
         **_OWNER,
@@ -285,7 +287,7 @@ MACHINE: dict[str, dict[str, SharedColumn]] = {
     },
     "ANALYSIS_DETAILS": {
         **_whole("globalVid duration"),
-        **_removed(Category.CAPTURE_TIME, "startTime stopTime"),
+        **_remove_columns(Category.CAPTURE_TIME, "startTime stopTime"),
     },
 }
 """Tables that describe the machine, the session and the counters."""

@@ -100,7 +100,7 @@ class TextCleaner:
         """Return the text as it stands in the copy."""
         key = (role, text)
         if key not in self._done:
-            self._done[key] = self._cleaned(text, role)
+            self._done[key] = self._clean(text, role)
         return self._done[key]
 
     def clean_all(self, texts: pl.Series, role: TextRole) -> pl.Series:
@@ -110,7 +110,7 @@ class TextCleaner:
         new = pl.Series(cleaned, dtype=pl.String)
         return texts.replace_strict(distinct, new, default=None, return_dtype=pl.String)
 
-    def _cleaned(self, text: str, role: TextRole) -> str:
+    def _clean(self, text: str, role: TextRole) -> str:
         salt = self._options.salt if self._options.hash_names else None
         if role is TextRole.HARDWARE:
             return described(text)

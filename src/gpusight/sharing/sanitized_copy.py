@@ -217,11 +217,13 @@ def _leftovers(scan: LeakScan, target: Path, stacks: bytes = b"") -> Iterator[Le
     people = {value: c for value, c in needles.items() if c in OF_PEOPLE}
     file_name = target.name.encode("utf-8", "surrogateescape")
     contents = chain(_contents(target), [stacks] if stacks else [])
-    yield from _counted("names that are kept", contents, needles)
-    yield from _counted("name of the file", [file_name], people)
+    yield from _count_leaks("names that are kept", contents, needles)
+    yield from _count_leaks("name of the file", [file_name], people)
 
 
-def _counted(where: str, texts: Iterable[bytes], needles: Mapping[str, Category]) -> Iterator[Leak]:
+def _count_leaks(
+    where: str, texts: Iterable[bytes], needles: Mapping[str, Category]
+) -> Iterator[Leak]:
     hits: dict[Category, set[str]] = {}
     for text in texts if needles else ():
         for value in _hits(text, list(needles)):

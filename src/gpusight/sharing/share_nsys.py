@@ -352,7 +352,7 @@ class _Copy:
 
     def counted(self, sink: SqliteSink | ParquetSink | None = None) -> LeakScan:
         """Walk through the capture, write what may be shared, and count everything."""
-        for table, rows in (*self._about.tables(), *self._named()):
+        for table, rows in (*self._about.tables(), *self._strings_and_threads()):
             if sink is not None and rows.height:
                 sink.add(table, rows)
         for category, where, value in session_values(self._raw):
@@ -362,7 +362,7 @@ class _Copy:
             sink.close()
         return replace(self._tally.scan(self._raw.notes()), numbers=self._survey.numbers)
 
-    def _named(self) -> Iterator[tuple[str, pl.DataFrame]]:
+    def _strings_and_threads(self) -> Iterator[tuple[str, pl.DataFrame]]:
         """Return the texts that are referred to, and the threads, whose names are texts too."""
         roles = self._survey.strings
         threads, names = self._about.threads(max(roles, default=0) + 1)

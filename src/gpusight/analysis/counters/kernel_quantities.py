@@ -283,13 +283,13 @@ _GLOBAL_SECTORS = (
 _USED = "smsp__sass_average_data_bytes_per_sector_mem_global_op_{}.{}"
 
 
-def _used(form: str, whole: float) -> QuantityFormula:
+def _requested_sectors(form: str, whole: float) -> QuantityFormula:
     """Multiply the sectors of loads and of stores by the part of each that was requested."""
     names = (*_GLOBAL_SECTORS, _USED.format("ld", form), _USED.format("st", form))
     return QuantityFormula(names, lambda v: (_part(v[0], v[2]) + _part(v[1], v[3])) / whole)
 
 
-def _loads_used(*sectors: str) -> QuantityFormula:
+def _requested_load_sectors(*sectors: str) -> QuantityFormula:
     """Do the same for loads alone, assuming that all of the stores are needed."""
     names = (*sectors, _USED.format("ld", "pct"))
     return QuantityFormula(names, lambda v: reduce(add, v[1:-1], _part(v[0], v[-1]) / 100))
@@ -313,10 +313,10 @@ SECTORS_NEEDED = _quantity(
     "Ideal sectors of global loads and stores",
     _SOURCE,
     metric("memory_l2_theoretical_sectors_global_ideal"),
-    _used("pct", 100),
-    _used("ratio", 32),
-    _loads_used(*_GLOBAL_SECTORS),
-    _loads_used(_GLOBAL_SECTORS[0]),
+    _requested_sectors("pct", 100),
+    _requested_sectors("ratio", 32),
+    _requested_load_sectors(*_GLOBAL_SECTORS),
+    _requested_load_sectors(_GLOBAL_SECTORS[0]),
 )
 LOAD_REQUESTS, STORE_REQUESTS = (
     _quantity(

@@ -90,7 +90,7 @@ def source_lines(scope: LaunchSelection, metrics: Sequence[str]) -> TableResult 
     placed = with_lines(trace, counted)
     frame = _by_metric(placed) if metrics else _by_time(placed)
     fields = METRIC_FIELDS if metrics else FIELDS
-    frame = _described(trace, frame).select([f.key for f in fields])
+    frame = _add_names(trace, frame).select([f.key for f in fields])
     title = "Kernels by source line"
     if metrics:
         names = frame["metric"].unique()
@@ -242,7 +242,7 @@ def _times(placed: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _described(trace: Trace, frame: pl.DataFrame) -> pl.DataFrame:
+def _add_names(trace: Trace, frame: pl.DataFrame) -> pl.DataFrame:
     """Add names, `place` (`file.cu:12`) and the text of the line."""
     names = names_of(trace.table("profiles", ["name"])["name"])
     short = unique_short_names(names)

@@ -109,8 +109,8 @@ def count_ops(scope: WorkSelection) -> CountedOperators:
                 "launched_ns"
             ),
             pl.coalesce(_at(calls["process"], call), _at(ops["process"], op)).alias("process"),
-            _known(_at(pl.Series(owners), op)).alias("owner"),
-            _known(_at(pl.Series(nearest), op)).alias("known"),
+            _null_if_negative(_at(pl.Series(owners), op)).alias("owner"),
+            _null_if_negative(_at(pl.Series(nearest), op)).alias("known"),
         )
         .join(classified, on=["kind", "label"], how="left", maintain_order="left")
     )
@@ -184,7 +184,7 @@ def _at(values: pl.Series, rows: pl.Expr) -> pl.Expr:
     return pl.lit(values).gather(rows) if len(values) else pl.lit(None, values.dtype)
 
 
-def _known(rows: pl.Expr) -> pl.Expr:
+def _null_if_negative(rows: pl.Expr) -> pl.Expr:
     return pl.when(rows >= 0).then(rows)
 
 
@@ -244,7 +244,7 @@ def _rest(
     """Sum the activities of no counted call, by operator and why it is not counted."""
     reasons = [entry.reason if isinstance(entry, UnknownCost) else None for entry in entries]
     ops = trace.table("cpu_ops", ["name"])["name"].cast(pl.String)
-    entry = _known(_at(pl.Series(entry_of), pl.col("known")))
+    entry = _null_if_negative(_at(pl.Series(entry_of), pl.col("known")))
     reason = _at(pl.Series(reasons, dtype=pl.String), entry)
     entry_name = _at(pl.Series(names, dtype=pl.String), entry)
     operator = _at(ops, pl.col("op"))

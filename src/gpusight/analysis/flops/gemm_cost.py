@@ -185,7 +185,7 @@ def _broadcast(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]
     return tuple(y if x == 1 else x for x, y in zip(left, right, strict=True))
 
 
-def _grouped(out_type: int, offsets: int) -> Formula:
+def _grouped_matmul(out_type: int, offsets: int) -> Formula:
     """Return the formula of a grouped matmul: the operand of two dimensions is cut into groups."""
 
     def formula(inputs: OperatorInputs) -> OperatorCost | UnknownCost:
@@ -246,9 +246,9 @@ MATMUL_FORMULAS: dict[str, Formula] = {
     "aten::_scaled_mm": _mm(0, out_types=(6, 3)),
     "aten::_scaled_mm_v2": _mm(0, out_types=(9,)),
     "aten::_int_mm": _mm(0, out_bytes=4),
-    "aten::_grouped_mm": _grouped(4, 2),
-    "aten::_scaled_grouped_mm": _grouped(7, 4),
-    "aten::_scaled_grouped_mm_v2": _grouped(10, 8),
+    "aten::_grouped_mm": _grouped_matmul(4, 2),
+    "aten::_scaled_grouped_mm": _grouped_matmul(7, 4),
+    "aten::_scaled_grouped_mm_v2": _grouped_matmul(10, 8),
     "aten::_weight_int8pack_mm": _linear(),
     "aten::_weight_int4pack_mm": _int4_packed,
     "_C::cutlass_scaled_mm": _mm_out,

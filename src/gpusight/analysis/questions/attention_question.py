@@ -266,7 +266,7 @@ class AttentionSizes:
 def part_flops(split: AttentionSplit, model: AttentionSizes | None) -> tuple[dict[str, int], str]:
     """Return the FLOPs of one call of each part, or of fused attention, and where they are from."""
     parts = (FUSED,) if split.fused else PARTS
-    recorded = {part: _recorded(split, part) for part in parts}
+    recorded = {part: _mean_flops(split, part) for part in parts}
     flops = {part: value for part, value in recorded.items() if value is not None}
     if len(flops) == len(parts):
         note = "FLOPs are those of the sizes that the profiler recorded"
@@ -284,7 +284,7 @@ def part_flops(split: AttentionSplit, model: AttentionSizes | None) -> tuple[dic
     return {part: given[part] for part in parts}, "FLOPs are those of the sizes given"
 
 
-def _recorded(split: AttentionSplit, part: str) -> int | None:
+def _mean_flops(split: AttentionSplit, part: str) -> int | None:
     """Average the FLOPs of the operators that launched a part; None where one is unknown."""
     trace = split.trace
     if not trace.has("cpu_ops", "shapes"):

@@ -160,23 +160,23 @@ def _numbers(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def _sentence(rows: list[dict[str, Any]], count: int) -> str:
     by = {row["measure"]: row for row in rows}
     passes = "1 pass" if count == 1 else f"{count:,} passes"
-    text = f"A forward pass takes {_spread(by[HOST])} on the host"
+    text = f"A forward pass takes {_mean_with_deviation(by[HOST])} on the host"
     if COMPLETE in by and by[COMPLETE]["mean_ns"] == by[HOST]["mean_ns"]:
         text += ", by when its GPU work is done"
     elif COMPLETE in by:
-        text += f", {_spread(by[COMPLETE])} until its GPU work is done"
+        text += f", {_mean_with_deviation(by[COMPLETE])} until its GPU work is done"
     text += f" ({passes})"
     if WALL_CLOCK not in by:
         return text + "."
     against = by.get(COMPLETE, by[HOST])
     differs = against["wall_clock_difference"]
     verdict = "agrees" if abs(differs) < _CLOSE else "does not agree"
-    wall = f"wall clock is {_spread(by[WALL_CLOCK])}, {_differs(differs)}"
+    wall = f"wall clock is {_mean_with_deviation(by[WALL_CLOCK])}, {_differs(differs)}"
     host = f" ({_differs(by[HOST]['wall_clock_difference'])} than on the host)"
     return f"{text}; {wall}{host if COMPLETE in by else ''}: it {verdict}."
 
 
-def _spread(row: dict[str, Any]) -> str:
+def _mean_with_deviation(row: dict[str, Any]) -> str:
     spread = row["stddev_ns"]
     return format_time(row["mean_ns"]) + ("" if spread is None else f" ± {format_time(spread)}")
 
@@ -265,7 +265,7 @@ def read_timings(text: str, name: str) -> WallClockTimings:
     if not ranked:
         raise UsageError(
             f"no column of {name} is a time",
-            why=f"its columns are {_named(header)}; none is named so and holds numbers",
+            why=f"its columns are {_list_headings(header)}; none is named so and holds numbers",
             hint="name one forward_ms, time_s or similar",
         )
     time_column = min(ranked)[1]
@@ -341,7 +341,7 @@ def _headed(
     return ["time", *("" for _ in header[1:])], rows
 
 
-def _named(headings: list[str]) -> str:
+def _list_headings(headings: list[str]) -> str:
     shown = ", ".join(shortened(heading) for heading in headings[:_MAX_NAMED])
     more = len(headings) - _MAX_NAMED
     return f"{shown} and {more:,} more" if more > 0 else shown or "none"
@@ -416,7 +416,7 @@ def _forward_rows(
         if not kept and any(set(words(value)) & _NOT_FORWARD for value in modes):
             raise UsageError(
                 f"no row of {name} times a forward pass",
-                why=f"its {mode} is {_named(sorted(modes))}",
+                why=f"its {mode} is {_list_headings(sorted(modes))}",
             )
     return body, ()
 
@@ -437,5 +437,5 @@ def _mixed(header: list[str], body: list[list[str]], time_column: int) -> tuple[
     ]
     if not differing:
         return ()
-    columns = _named(differing)
+    columns = _list_headings(differing)
     return (f"the timings differ in {columns} and are averaged: keep only the rows of this run",)

@@ -135,7 +135,7 @@ def cuda_core_quantities(present: Collection[str]) -> Iterator[LaunchQuantity]:
         ]
         essential = _ESSENTIAL.get(key)
         if parts and (essential is None or _instruction_counter(essential, present)):
-            yield LaunchQuantity(key, "", f"FLOPs of {key}", (_weighted(parts),), SECTION)
+            yield LaunchQuantity(key, "", f"FLOPs of {key}", (_weighted_sum(parts),), SECTION)
 
 
 def uncounted(present: Collection[str]) -> list[str]:
@@ -167,7 +167,7 @@ def tensor_quantities(present: Collection[str]) -> Iterator[LaunchQuantity]:
         if parts:
             key = ArithmeticKind(precision, tensor=True).key
             meaning = f"Operations of tensor cores on {precision}"
-            yield LaunchQuantity(key, "", meaning, (_weighted(parts),), TENSOR_SECTION)
+            yield LaunchQuantity(key, "", meaning, (_weighted_sum(parts),), TENSOR_SECTION)
 
 
 _FORMS = ("sum", "sum.per_second", "sum.per_cycle_elapsed")
@@ -218,7 +218,7 @@ def positive(value: pl.Expr | str) -> pl.Expr:
     return pl.when(value > 0).then(value)
 
 
-def _weighted(parts: Sequence[tuple[QuantityFormula, float]]) -> QuantityFormula:
+def _weighted_sum(parts: Sequence[tuple[QuantityFormula, float]]) -> QuantityFormula:
     """Return the weighted sum of formulas."""
     names = tuple(name for formula, _ in parts for name in formula.metrics)
 

@@ -206,9 +206,9 @@ def numbers(texts: pl.Series, notation: NumberNotation) -> pl.Series:
     other = _COMMA if notation.decimal == _POINT else _POINT
     values = pl.DataFrame({"plain": plain}).select(
         pl.coalesce(
-            _parsed(notation.decimal, other),
+            _parse_number(notation.decimal, other),
             # What makes no sense as the file's other numbers may still make sense by itself.
-            _parsed(other, notation.decimal),
+            _parse_number(other, notation.decimal),
             pl.when(pl.col("plain").str.contains(_HEX)).then(
                 pl.col("plain").str.slice(2).str.to_integer(base=16, strict=False).cast(pl.Float64)
             ),
@@ -217,7 +217,7 @@ def numbers(texts: pl.Series, notation: NumberNotation) -> pl.Series:
     return values.to_series()
 
 
-def _parsed(decimal: str, group: str) -> pl.Expr:
+def _parse_number(decimal: str, group: str) -> pl.Expr:
     d, g = re.escape(decimal), re.escape(group)
     form = rf"^[+-]?(?:\d+|\d{{1,3}}(?:{g}\d{{2,3}})*{g}\d{{3}})(?:{d}\d+)?{_EXPONENT}$"
     text = pl.col("plain").str.replace_all(group, "", literal=True)

@@ -60,7 +60,9 @@ _FACTS = (
 
 def facts(cuda_version: int | None) -> dict[str, str]:
     """Return driver, CUDA, system and processor, under the names that nsys has for them."""
-    matches = {name: pattern.search(_read(Path(path)) or "") for name, path, pattern in _FACTS}
+    matches = {
+        name: pattern.search(_read_if_there(Path(path)) or "") for name, path, pattern in _FACTS
+    }
     known = {name: match[1].strip() for name, match in matches.items() if match}
     known["CudaDriverVersion"] = str(cuda_version or "")
     return {name: value for name, value in known.items() if value}
@@ -73,7 +75,7 @@ def thread_names() -> dict[int, str]:
     """
     names: dict[int, str] = {}
     for folder in Path("/proc/self/task").glob("*"):
-        comm = _read(folder / "comm")
+        comm = _read_if_there(folder / "comm")
         if comm is not None:
             names[int(folder.name)] = comm.strip()
     own = names.get(os.getpid())
@@ -93,7 +95,7 @@ def python_thread_ids() -> dict[int, int]:
     }
 
 
-def _read(path: Path) -> str | None:
+def _read_if_there(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:  # a thread that has ended, a system without /proc

@@ -114,10 +114,12 @@ def write_calls(database: sqlite3.Connection, cupti: Cupti, texts: StringIds) ->
     for table in _WORK_TABLES:
         database.execute(_WORK.format(table=table))
     calls = map(_Call._make, database.execute(_ORDERED))
-    database.executemany(_INSERT, _kept(calls, cupti, texts))
+    database.executemany(_INSERT, _wanted_calls(calls, cupti, texts))
 
 
-def _kept(calls: Iterator[_Call], cupti: Cupti, texts: StringIds) -> Iterator[tuple[int, ...]]:
+def _wanted_calls(
+    calls: Iterator[_Call], cupti: Cupti, texts: StringIds
+) -> Iterator[tuple[int, ...]]:
     @functools.cache
     def name_and_wanted(kind: int, function: int) -> tuple[int, bool]:
         domain = DRIVER_CALLS if kind == _DRIVER else RUNTIME_CALLS

@@ -396,7 +396,7 @@ def annotate_model(
             f"a {type(model).__name__} is not a module of PyTorch",
             hint="gs.annotate works in any program",
         )
-    wanted = _wanted(include)
+    wanted = _module_filter(include)
     former = _ANNOTATED.pop(model, None)
     if former is not None:
         former.remove()
@@ -419,7 +419,7 @@ def annotate_model(
     return ranges
 
 
-def _wanted(include: str | Callable[[str, Any], bool] | None) -> Callable[[str, Any], bool]:
+def _module_filter(include: str | Callable[[str, Any], bool] | None) -> Callable[[str, Any], bool]:
     if include is None:
         return lambda _path, _module: True
     if callable(include):

@@ -176,7 +176,7 @@ class DirectBackend:
 
     def push(self, event: NvtxEvent) -> None:
         """Open a range on this thread's stack."""
-        self._push(*self._made(event))
+        self._push(*self._domain_and_attributes(event))
 
     def pop(self, domain: str | None) -> None:
         """Close its innermost range."""
@@ -184,7 +184,7 @@ class DirectBackend:
 
     def start(self, event: NvtxEvent) -> tuple[int | None, int]:
         """Open a range that any thread may close."""
-        handle, attributes = self._made(event)
+        handle, attributes = self._domain_and_attributes(event)
         return handle, self._start(handle, attributes)
 
     def end(self, opened: tuple[int | None, int]) -> None:
@@ -193,9 +193,9 @@ class DirectBackend:
 
     def mark(self, event: NvtxEvent) -> None:
         """Mark that something happens now."""
-        self._mark(*self._made(event))
+        self._mark(*self._domain_and_attributes(event))
 
-    def _made(self, event: NvtxEvent) -> tuple[int | None, Any]:
+    def _domain_and_attributes(self, event: NvtxEvent) -> tuple[int | None, Any]:
         """Return the domain's handle and the attributes; those without a payload are kept."""
         known = self._known.get(event)
         if known is None:

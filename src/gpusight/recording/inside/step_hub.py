@@ -168,14 +168,14 @@ class OptimizerSteps:
         register = getattr(optimizer, "register_optimizer_step_post_hook", None)
         if register is None:
             return
-        self._undo.append(register(self._stepped).remove)
+        self._undo.append(register(self._count_step).remove)
         self._wrap(optimizer.Optimizer, "__init__", self._was_made)
         # Where gradients overflowed, these leave a step of the optimizer out.
         modules = (getattr(self._torch, "amp", None), getattr(self._torch.cuda, "amp", None))
         scalers = {getattr(module, "GradScaler", None) for module in modules}
         for scaler in scalers:
             if scaler is not None and "step" in vars(scaler):
-                self._wrap(scaler, "step", self._scaled)
+                self._wrap(scaler, "step", self._count_left_out)
 
     def remove(self) -> None:
         """Remove every hook. A range stays open: what follows the last step is none."""
@@ -206,12 +206,12 @@ class OptimizerSteps:
         if self.steps == 0:
             self._guessed.begin_unmarked()
 
-    def _scaled(self, before: int, _scaler: Any, optimizer: Any, *_: Any) -> None:
+    def _count_left_out(self, before: int, _scaler: Any, optimizer: Any, *_: Any) -> None:
         """Count a step that was left out; one that was taken is counted already."""
         if self.steps == before and self._is_ours(optimizer):
             self._next()
 
-    def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def _count_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         compiler = getattr(self._torch, "compiler", None)
         is_compiling = getattr(compiler, "is_compiling", lambda: False)
         from gpusight.recording.inside import cuda_driver  # ctypes, not before it is needed

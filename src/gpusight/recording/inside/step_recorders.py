@@ -72,14 +72,14 @@ class RunFolder:
         part = self.root / f".{file_name}.{os.getpid()}.part"
         try:
             write(part)
-            while not _placed(part, self.root / cycle / file_name):
+            while not _move_unless_taken(part, self.root / cycle / file_name):
                 self.root = self._free()
             return self.root / cycle / file_name
         finally:
             part.unlink(missing_ok=True)
 
 
-def _placed(part: Path, final: Path) -> bool:
+def _move_unless_taken(part: Path, final: Path) -> bool:
     """Move a finished file to its name, unless that is taken."""
     final.parent.mkdir(parents=True, exist_ok=True)
     try:

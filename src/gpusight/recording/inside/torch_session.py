@@ -238,13 +238,13 @@ class TorchSession:
             return
         size = format_bytes(self._bytes)
         remarks = "".join(f" ({remark})" for remark in self._remarks)
-        folder = _shown(traces[-1].parent.parent)
+        folder = _relative_path(traces[-1].parent.parent)
         self._print(f"wrote {len(self.paths)} files, {size}, to {folder}{remarks}")
         if self._prints and self._settings.diagnose and not failed:
             with step_recorders.optional("the diagnosis"):
                 step_recorders.print_diagnosis(traces[-1])
         else:
-            self._print(f"next: gpusight diagnose {shlex.quote(_shown(traces[-1]))}")
+            self._print(f"next: gpusight diagnose {shlex.quote(_relative_path(traces[-1]))}")
 
     @property
     def _prints(self) -> bool:
@@ -276,7 +276,7 @@ def _rank_and_world() -> RankAndWorld:
     return (0, 1) if launched is None else (launched.rank, launched.world)
 
 
-def _shown(path: Path) -> str:
+def _relative_path(path: Path) -> str:
     """Write a path relative to the current folder, if it lies below."""
     try:
         return str(path.relative_to(Path.cwd()))

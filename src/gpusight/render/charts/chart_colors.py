@@ -233,7 +233,7 @@ def slots_of(every: Iterable[Series]) -> dict[str, str]:
     """Give each named series and part its slot: a number in the palette, a tone, or its color."""
     given: dict[str, str] = {}
     used = 0
-    for name, tone, color in _named(every):
+    for name, tone, color in _series_tones(every):
         if name in given:
             continue
         if color:
@@ -246,7 +246,7 @@ def slots_of(every: Iterable[Series]) -> dict[str, str]:
     return given
 
 
-def _named(every: Iterable[Series]) -> Iterator[tuple[str, SeriesTone, str]]:
+def _series_tones(every: Iterable[Series]) -> Iterator[tuple[str, SeriesTone, str]]:
     for series in every:
         if isinstance(series, StackSeries):
             yield from ((part.name, part.tone, part.color) for part in series.parts)

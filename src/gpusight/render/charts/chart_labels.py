@@ -60,10 +60,10 @@ def placed_bars(frame: ChartFrame) -> Iterator[PlacedBar]:
     slot = slots(frame.figure)
     for bars in frame.figure.series:
         if isinstance(bars, BarSeries):
-            yield from (_placed(frame, bars, n, slot[bars.name]) for n in range(len(bars.x)))
+            yield from (_place_bar(frame, bars, n, slot[bars.name]) for n in range(len(bars.x)))
 
 
-def _placed(frame: ChartFrame, bars: BarSeries, number: int, slot: str) -> PlacedBar:
+def _place_bar(frame: ChartFrame, bars: BarSeries, number: int, slot: str) -> PlacedBar:
     start, end = frame.x(bars.x[number]), frame.x(bars.ends[number])
     middle, row = frame.y(bars.y[number]), frame.y(0.0) - frame.y(1.0)
     left, width = min(start, end), max(abs(end - start), _MIN_BAR_PIXELS)
@@ -166,12 +166,12 @@ def line_labels(frame: ChartFrame) -> list[LineLabel]:
     for line in _lines(frame):
         if line.label and len(line.x) > 1:
             options = [_along(frame, line, at) for at in (line.label_at, *_PLACES)]
-            placed.append(min(options, key=lambda option: _covered(frame, option, taken)))
+            placed.append(min(options, key=lambda option: _count_covered(frame, option, taken)))
             taken += _label_boxes(placed[-1])
     return placed
 
 
-def _covered(frame: ChartFrame, label: LineLabel, taken: list[LabelBox]) -> int:
+def _count_covered(frame: ChartFrame, label: LineLabel, taken: list[LabelBox]) -> int:
     """Count the parts of a label that would cover something, or lie outside."""
     return sum(not _is_free(frame, piece, taken) for piece in _label_boxes(label))
 
@@ -272,7 +272,7 @@ def _largest_dots(frame: ChartFrame) -> list[tuple[float, float, float, str]]:
     """Choose which dots to name: the largest, and of those with one name the largest of them."""
     most = _MAX_NAMES_NARROW if frame.size.width < NARROW_PIXELS else _MAX_NAMES_WIDE
     largest: dict[str, tuple[float, float, float, str]] = {}
-    for dot in sorted(_named(frame), key=lambda dot: -dot[2]):
+    for dot in sorted(_named_dots(frame), key=lambda dot: -dot[2]):
         largest.setdefault(dot[3], dot)
     return list(largest.values())[:most]
 
@@ -293,7 +293,7 @@ def _stroke(start: tuple[float, float], end: tuple[float, float]) -> Iterator[La
         yield LabelBox(x - half, y - half, _LABEL_BOX_PIXELS, _LABEL_BOX_PIXELS)
 
 
-def _named(frame: ChartFrame) -> Iterator[tuple[float, float, float, str]]:
+def _named_dots(frame: ChartFrame) -> Iterator[tuple[float, float, float, str]]:
     for dots in _all_dots(frame):
         for number, (x, y, name) in enumerate(zip(dots.x, dots.y, dots.names, strict=False)):
             if name:

@@ -193,7 +193,7 @@ def _lines(roofs: _Roofs, x: ChartAxis) -> Iterator[LineSeries]:
             yield LineSeries(
                 level, tuple(xs), tuple(ys), tone, dashed=aside, label=label, label_at=place
             )
-    for kinds, peak in _merged(roofs.compute):
+    for kinds, peak in _merge_equal_roofs(roofs.compute):
         start = max(peak / bandwidth if bandwidth else x.low, x.low)
         if start < x.high:
             label = f"{kinds} {format_real(peak / _TERA)} TFLOP/s"
@@ -202,7 +202,7 @@ def _lines(roofs: _Roofs, x: ChartAxis) -> Iterator[LineSeries]:
             )
 
 
-def _merged(compute: dict[str, float]) -> list[tuple[str, float]]:
+def _merge_equal_roofs(compute: dict[str, float]) -> list[tuple[str, float]]:
     """Label rooflines of one height together: two lines there would look like one."""
     roofs: list[tuple[str, float]] = []
     for kind, peak in sorted(compute.items(), key=lambda roof: roof[1]):

@@ -305,7 +305,7 @@ def waterfall(comparison: Comparison) -> Figure:
     places = {row: float(len(rows) - 1 - n) for n, row in enumerate(rows)}
     names = tuple(shorten_middle(safe_text(row), _MAX_ENTRY_CHARACTERS) for row in reversed(rows))
     most = max(max(bar.start, bar.end) for bar in bars)
-    before, after = (_named(side.labels) for side in (comparison.before, comparison.after))
+    before, after = (_first_label(side.labels) for side in (comparison.before, comparison.after))
     return Figure(
         comparison_tables.comparison_headline(comparison),
         ChartAxis(
@@ -319,7 +319,7 @@ def waterfall(comparison: Comparison) -> Figure:
     )
 
 
-def _named(labels: tuple[str, ...]) -> str:
+def _first_label(labels: tuple[str, ...]) -> str:
     first = shorten_middle(safe_text(labels[0]), _MAX_LABEL_CHARACTERS)
     return first if len(labels) == 1 else f"{first} and {len(labels) - 1} more"
 

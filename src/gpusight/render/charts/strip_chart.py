@@ -257,7 +257,7 @@ def strip_marks(strip: ChartStrip, across: TimeAxisScale, top: float) -> Iterato
     plain: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
     marks: list[ChartMark] = []
     for number, slot in enumerate(strip.cells.colors):
-        left, width = _placed(across, strip.cells.x[number], strip.cells.ends[number])
+        left, width = _place_cell(across, strip.cells.x[number], strip.cells.ends[number])
         tall = strip.height * (strip.cells.parts[number] if strip.cells.parts else 1.0)
         place = (left, top + strip.height - tall, width, tall)
         title = (
@@ -269,20 +269,20 @@ def strip_marks(strip: ChartStrip, across: TimeAxisScale, top: float) -> Iterato
             marks.append(BoxMark(*place, slot, title))
         else:
             plain[slot].append(place)
-        if strip.height >= FINE_FONT and (text := _fitting(strip.cells, number, width)):
+        if strip.height >= FINE_FONT and (text := _fitting_label(strip.cells, number, width)):
             middle, below = left + width / 2, top + strip.height / 2 + _HALF_LETTER
             marks.append(TextMark(text, middle, below, "fine", "middle", slot))
     yield from (BoxesMark(slot, tuple(places)) for slot, places in plain.items())
     yield from marks
 
 
-def _placed(across: TimeAxisScale, start: float, end: float) -> tuple[float, float]:
+def _place_cell(across: TimeAxisScale, start: float, end: float) -> tuple[float, float]:
     left = across.x(start)
     width = across.x(end) - left
     return left, max(width - _CELL_GAP if width >= _MIN_GAPPED_PIXELS else width, _MIN_CELL_PIXELS)
 
 
-def _fitting(cells: StripCells, number: int, width: float) -> str:
+def _fitting_label(cells: StripCells, number: int, width: float) -> str:
     """Give what can be written inside a cell: its label, what stands for it, or its beginning."""
     label = safe_text(cells.labels[number]) if cells.labels else ""
     room = (width - 2 * _MARGIN) / _CELL_FONT_MARGIN

@@ -139,7 +139,7 @@ def _plot(frame: ChartFrame, *, pointed: bool) -> Iterator[str]:
             yield from _dots(frame, series, slot[series.name], titled=not pointed)
     yield from map(_bar, placed_bars(frame))
     yield from map(_along, line_labels(frame))
-    yield from map(_written, dot_names(frame))
+    yield from map(_dot_label, dot_names(frame))
     yield from _rules(frame)
 
 
@@ -203,7 +203,7 @@ def _along(label: LineLabel) -> str:
 _ANCHORS = {"start": 0.0, "middle": 0.5, "end": 1.0}
 
 
-def _written(name: DotLabel) -> str:
+def _dot_label(name: DotLabel) -> str:
     leader = ""
     if name.leader is not None:
         x0, y0, x1, y1 = name.leader
@@ -280,10 +280,10 @@ def _element(mark: ChartMark) -> str:
     if isinstance(mark, ShadeMark):
         return tag("rect", "band", x=mark.left, y=mark.top, width=mark.width, height=mark.height)
     if isinstance(mark, AreaMark):
-        return path_tag(moves_of(_rounded(mark.corners)) + "Z", f"fill-{css_name(mark.slot)}")
+        return path_tag(moves_of(_round_points(mark.corners)) + "Z", f"fill-{css_name(mark.slot)}")
     if isinstance(mark, LineMark):
         kind = f"line-{css_name(mark.slot)}" if mark.slot else "grid"
-        return path_tag(moves_of(_rounded(mark.points)), kind, dashed=mark.dashed)
+        return path_tag(moves_of(_round_points(mark.points)), kind, dashed=mark.dashed)
     look = f"fine on-{css_name(mark.on)}" if mark.on else mark.look
     return text_tag(mark.text, mark.x, mark.y, look, mark.anchor)
 
@@ -293,7 +293,7 @@ def _rectangle(left: float, top: float, width: float, height: float) -> str:
     return f"M{round(left, 1):g} {round(top, 1):g}h{wide}v{tall}h-{wide}z"
 
 
-def _rounded(points: tuple[tuple[float, float], ...]) -> Iterator[tuple[float, float]]:
+def _round_points(points: tuple[tuple[float, float], ...]) -> Iterator[tuple[float, float]]:
     return ((round(x, 1), round(y, 1)) for x, y in points)
 
 

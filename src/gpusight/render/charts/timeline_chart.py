@@ -82,7 +82,7 @@ class _TimelineDrawing:
         tables = {s.command: s.frame for s in result.sections if isinstance(s, TableResult)}
         self._tracks = tables["tracks"].filter("drawn")
         self._slices = self._clipped(tables["slices"])
-        self._sums = _merged(tables["sums"], self._start)
+        self._sums = _join_bins(tables["sums"], self._start)
         self._points = tables["points"]
 
     @property
@@ -211,7 +211,7 @@ def _group(category: str) -> str:
     return category.partition("/")[0]
 
 
-def _merged(sums: pl.DataFrame, start_ns: int) -> pl.DataFrame:
+def _join_bins(sums: pl.DataFrame, start_ns: int) -> pl.DataFrame:
     """Join neighboring bins that look alike: the same color, as tall to a pixel."""
     # Where an event that stands alone takes the rest of a bin, what is left of it is what counts.
     level = (pl.col("busy_ns") / pl.col("free_ns") * _LEVELS).ceil().fill_nan(_MIN_LEVEL)

@@ -98,7 +98,7 @@ def _instructions_kept(launch: ProfiledLaunch) -> float:
     operations, instructions = launch.get(q.FP64_OPERATIONS), launch.get(q.INSTRUCTIONS)
     if operations is not None and instructions:
         return max(REMAINING_INSTRUCTIONS.value, min(1.0, operations / WARP / instructions))
-    issue, listed = launch.busy.get("issue"), _listed(launch)
+    issue, listed = launch.busy.get("issue"), _listed_sm(launch)
     if not issue or listed is None or not listed.fp64_cores:
         return 1.0
     issued = launch.busy.get("fp64", 0.0) * listed.fp64_cores / (SCHEDULERS * WARP)
@@ -109,12 +109,12 @@ def fp64_rate(launch: ProfiledLaunch) -> float:
     """Return the FP64 rate of the GPU over its FP32 rate."""
     if launch.gpu is not None and launch.gpu.vector.fp64 and launch.gpu.vector.fp32:
         return launch.gpu.vector.fp64 / launch.gpu.vector.fp32
-    listed = _listed(launch)
+    listed = _listed_sm(launch)
     if listed is not None and listed.fp64_cores:
         return listed.fp64_cores / listed.fp32_cores
     return DEFAULT_FP64_RATIO.value
 
 
-def _listed(launch: ProfiledLaunch) -> SmLimits | None:
+def _listed_sm(launch: ProfiledLaunch) -> SmLimits | None:
     """Find the SM in the table: of one that is not there a capture states limits, but no rates."""
     return None if launch.sm is None else SM_LIMITS.get(launch.sm.compute_capability)

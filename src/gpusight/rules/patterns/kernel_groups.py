@@ -56,7 +56,7 @@ def fuse_to_share(
         if most_ns is not None:
             time_ns = np.minimum(time_ns, most_ns[ops])
         total_ns = np.bincount(groups[ops], weights=time_ns, minlength=len(host_ns))
-        merged = _merged(program, groups, total_ns.astype(np.int64))
+        merged = _merge_groups(program, groups, total_ns.astype(np.int64))
         return _with_host_time(program, merged, groups, host_ns)
 
     return change
@@ -83,12 +83,12 @@ def fuse_chains(groups: Ints, part: Reals, traffic: Reals, one_pass: Reals) -> C
         np.maximum.at(longest_ns, groups[ops], passing_ns.astype(np.int64))
         remaining_ns = np.bincount(groups[ops], moving_ns * traffic[ops], len(longest_ns))
         floor_ns = np.where(remaining_ns > 0, remaining_ns.astype(np.int64) + MIN_KERNEL_NS, 0)
-        return _merged(program, groups, np.maximum(longest_ns, floor_ns))
+        return _merge_groups(program, groups, np.maximum(longest_ns, floor_ns))
 
     return change
 
 
-def _merged(program: ReplayProgram, groups: Ints, duration_ns: Ints) -> ReplayProgram:
+def _merge_groups(program: ReplayProgram, groups: Ints, duration_ns: Ints) -> ReplayProgram:
     """Merge groups; long host time before a launch does not belong to it, and remains."""
     short_ns = np.minimum(program.movable_ns, MAX_HOST_TIME_NS)
     merged = fuse(groups, duration_ns)(program.changed(movable_ns=short_ns))

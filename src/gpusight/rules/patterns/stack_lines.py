@@ -76,7 +76,7 @@ def compiled_before(context: RuleContext, calls: Ints, ns: Ints) -> tuple[str, .
     if stacks is None or not len(calls):
         return ()
     starts = context.schedule.calls.start_ns[calls]
-    spread = _spread(context, stacks, calls, starts - ns, starts)
+    spread = _divide_among_stacks(context, stacks, calls, starts - ns, starts)
     tree = stacks.tree
     named = tree.frames["function"].str.extract(_COMPILED).alias("compiled")
     is_compiler = named.is_not_null() & tree.frames["file"].str.ends_with("convert_frame.py")
@@ -98,11 +98,11 @@ def _lines_between(
     stacks = _stacks(context)
     if stacks is None or not len(calls):
         return ()
-    spread = _spread(context, stacks, calls, starts, ends)
+    spread = _divide_among_stacks(context, stacks, calls, starts, ends)
     return _lines(stacks, spread.node, spread.ns)
 
 
-def _spread(
+def _divide_among_stacks(
     context: RuleContext, stacks: HostStacks, calls: Ints, starts: Ints, ends: Ints
 ) -> SpreadTime:
     """Divide time of the threads of these calls among the stacks seen in it."""
