@@ -72,6 +72,7 @@ def test_a_folder_of_captures(folder: Path) -> None:
 def test_folders_with_too_many_files_are_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    files(folder, "a.sqlite", "b.sqlite", "c.sqlite")
     monkeypatch.setattr(inputs, "_MAX_LISTED", 2)
     for text in (str(folder), str(folder / "*")):
         with pytest.raises(UsageError, match="has more than 2 files"):
