@@ -1,7 +1,8 @@
 """The functions of the compiled core that sum up durations by name.
 
-Each returns None without the core, or where the input is not what C takes: then Polars does the
-same. Imports no NumPy: columns go to C by Arrow's PyCapsule interface, or as addresses.
+Each returns None without the core, or for columns of types or with nulls that C does not take: then
+Polars does the same. ValueError is raised where columns do not belong together. Imports no NumPy:
+columns go to C by Arrow's PyCapsule interface, or as addresses.
 """
 
 from __future__ import annotations
@@ -33,12 +34,11 @@ def _function(name: str) -> Callable[..., int] | None:
     return core_function(name, _COUNT, _FUNCTIONS[name])
 
 
-def _checked(result: int) -> int:
+def _raise_if_failed(result: int) -> None:
     if result == NO_MEMORY:
         raise MemoryError
     if result < 0:
         raise ValueError("a number is out of bounds")
-    return result
 
 
 class _Stream(ctypes.Structure):
@@ -65,9 +65,9 @@ class _Values:
             raise MemoryError
 
     def address(self, width: int) -> int:
-        """Give where the first value is; each takes so many bytes."""
-        offset, buffers = self._array.counts[2], ctypes.cast(self._array.buffers, _POINTERS)
-        address: int = (buffers[1] or 0) + offset * width
+        """Return the address of the first value; `width` is the size of a value in bytes."""
+        offset, buffers = self._array.counts[_OFFSET], ctypes.cast(self._array.buffers, _POINTERS)
+        address: int = (buffers[_VALUES] or 0) + offset * width
         return address
 
     def __del__(self) -> None:
@@ -76,7 +76,10 @@ class _Values:
 
 
 _POINTERS = ctypes.POINTER(ctypes.c_void_p)
-SPREAD = ("calls", "total_ns", "min_ns", "max_ns", "mean_ns", "median_ns", "variance")
+_OFFSET, _VALUES = 2, 1
+"""Where an array of Arrow has its offset among its counts, and its values among its buffers."""
+_INT64_BYTES = 8
+_TIMING_COLUMNS = ("calls", "total_ns", "min_ns", "max_ns", "mean_ns", "median_ns", "variance")
 
 
 def _frame(names: Sequence[str], schemas: Any, arrays: Any) -> pl.DataFrame:
@@ -98,12 +101,12 @@ def sum_groups(
         return None
     if starts.dtype != pl.Int64 or ends.dtype != pl.Int64:
         return None
-    schemas, arrays = arrow_arrays(1 + len(SPREAD))
-    values, begins, ends_ = map(_Values, columns)
-    of_codes = (len(codes), values.address(width), width)
-    times = (begins.address(8), ends_.address(8))
-    _checked(function(*of_codes, *times, groups, schemas, arrays))
-    return _frame(("code", *SPREAD), schemas, arrays)
+    schemas, arrays = arrow_arrays(1 + len(_TIMING_COLUMNS))
+    code_values, start_values, end_values = map(_Values, columns)
+    of_codes = (len(codes), code_values.address(width), width)
+    times = (start_values.address(_INT64_BYTES), end_values.address(_INT64_BYTES))
+    _raise_if_failed(function(*of_codes, *times, groups, schemas, arrays))
+    return _frame(("code", *_TIMING_COLUMNS), schemas, arrays)
 
 
 def sum_range_kernels(
@@ -119,9 +122,9 @@ def sum_range_kernels(
     kernel, time = np.ascontiguousarray(codes, np.int32), np.ascontiguousarray(times, np.int64)
     if len({len(column) for column in of_spans}) != 1 or len(kernel) != len(time):
         raise ValueError("columns differ in length")
-    names_ = ("group", "kernel", "ranges", "kernels", *SPREAD)
-    schemas, arrays = arrow_arrays(len(names_))
+    columns = ("group", "kernel", "ranges", "kernels", *_TIMING_COLUMNS)
+    schemas, arrays = arrow_arrays(len(columns))
     addresses = [column.ctypes.data for column in of_spans]
     of_kernels = (len(kernel), kernel.ctypes.data, time.ctypes.data, names)
-    _checked(function(len(of_spans[0]), *addresses, *of_kernels, schemas, arrays))
-    return _frame(names_, schemas, arrays)
+    _raise_if_failed(function(len(of_spans[0]), *addresses, *of_kernels, schemas, arrays))
+    return _frame(columns, schemas, arrays)
