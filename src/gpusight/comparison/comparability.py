@@ -129,18 +129,18 @@ def check_kinds(names: Iterable[str]) -> tuple[str, ...]:
 
 def differences(before: Sequence[Digest], after: Sequence[Digest]) -> tuple[Difference, ...]:
     """List what makes captures not comparable; `before` may be empty."""
-    every = (*before, *after)
+    digests = (*before, *after)
     rows = []
-    for digest in every:
+    for digest in digests:
         reasons = [digest.lost[KERNELS]] if KERNELS in digest.lost else []
         reasons += digest.reported_losses
         rows += [Difference(INCOMPLETE, f"{digest.label}: {why}", data=True) for why in reasons]
         if digest.job is not None and digest.job.missing:
             text = f"{digest.label}: {digest.job.missing}"
             rows.append(Difference(INCOMPLETE, text, data=True, of_ranks=True))
-    kernels = list(_kernels(every, after))
+    kernels = list(_kernels(digests, after))
     rows += kernels
-    if mixed := mixed_times(every):
+    if mixed := mixed_times(digests):
         of_after = bool(mixed_times(after))
         remedy = "save a new baseline"
         if of_after or not mixed_times(before):
@@ -272,11 +272,11 @@ def _steps(
     Found in another way, they are the same steps nevertheless if each capture knows their time
     without the profiler, and as many kernels run in each.
     """
-    every = (*before, *after)
-    total = _changed(every, lambda d: float(d.steps + d.steps_left_out), MAX_STEPS_CHANGE)
+    digests = (*before, *after)
+    total = _changed(digests, lambda d: float(d.steps + d.steps_left_out), MAX_STEPS_CHANGE)
     if total:
         yield Difference(STEPS, f"number of steps: {total}", whole=True)
-    if all_corrected(every) and same_work and not any(GRAPH in d.ledger for d in every):
+    if all_corrected(digests) and same_work and not any(GRAPH in d.ledger for d in digests):
         return
     ways = [frozenset(_NUMBER.sub("", d.steps_found) for d in side) for side in (before, after)]
     if ways[0] != ways[1]:
@@ -319,7 +319,7 @@ def comparison_notes(
     """List the limitations of a comparison, then the notes of the captures."""
     known = [metric.key for metric in comparison.metrics if metric.change.delta is not None]
     concerning = [d for d in comparison.differences if not d.whole or any(map(d.concerns, known))]
-    every = (*before, *after)
+    digests = (*before, *after)
     overlap = overlap_phrase(comparison)
     notes = [f"{overlap}; times of kernels and phases are sums"] if overlap else []
     notes += [f"different on the two sides: {row.text}" for row in concerning]
@@ -328,16 +328,16 @@ def comparison_notes(
         notes.append(f"{_labels(same)} {_are(same)} on both sides")
     notes += _how_many(before, after)
     notes += _tools_and_gpus(before, after)
-    notes += _different_programs(every, comparison)
-    if not all_corrected(every) and HOST in (comparison.before.limit, comparison.after.limit):
+    notes += _different_programs(digests, comparison)
+    if not all_corrected(digests) and HOST in (comparison.before.limit, comparison.after.limit):
         notes.append(
             "the host is the bottleneck, and profilers slow it down: also measure without one "
             "(gpusight help record)"
         )
-    notes += _missing(every)
-    for note in dict.fromkeys(note for digest in every for note in digest.notes):
-        having = [digest for digest in every if note in digest.notes]
-        notes.append(note if len(having) == len(every) else f"{_labels(having)}: {note}")
+    notes += _missing(digests)
+    for note in dict.fromkeys(note for digest in digests for note in digest.notes):
+        having = [digest for digest in digests if note in digest.notes]
+        notes.append(note if len(having) == len(digests) else f"{_labels(having)}: {note}")
     return tuple(dict.fromkeys(notes))
 
 

@@ -214,13 +214,13 @@ class StepBlocks:
             window = TraceStep("window", 0, focus.start_ns, focus.end_ns)
             bounds = np.array([focus.start_ns], np.int64), np.array([focus.end_ns], np.int64)
             return cls((window,), False, *bounds, focus.time, apart=False)
-        every = sorted((*focus.steps, *focus.left_out), key=lambda step: step.start_ns)
+        all_steps = sorted((*focus.steps, *focus.left_out), key=lambda step: step.start_ns)
         # GPU work that a step left over from the one before is not its own, warm-up included.
-        done = np.minimum(np.maximum.accumulate(done_ns(work, every)), focus.end_ns)
-        starts = np.array([step.start_ns for step in every], np.int64)
+        done = np.minimum(np.maximum.accumulate(done_ns(work, all_steps)), focus.end_ns)
+        starts = np.array([step.start_ns for step in all_steps], np.int64)
         begun = np.minimum(np.maximum(starts, np.append(starts[:1], done[:-1])), done)
         kept = np.isin(starts, [step.start_ns for step in focus.steps])
-        steps = tuple(step for step, keep in zip(every, kept, strict=True) if keep)
+        steps = tuple(step for step, keep in zip(all_steps, kept, strict=True) if keep)
         return cls(steps, True, begun[kept], done[kept], focus.time, apart)
 
     @property

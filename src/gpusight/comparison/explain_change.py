@@ -304,12 +304,12 @@ class _Activity(NamedTuple):
 
 def _host_activity(comparison: Comparison) -> Iterator[str]:
     """Name blocking calls and copies that are new, no longer made, or more or less frequent."""
-    every = [
+    rows = [
         _Activity(call.name, call.calls, call.host_ns)
         for call in comparison.api
         if call.calls is not None and kind_of(call.name) in _BLOCKING
     ]
-    every += [
+    rows += [
         _Activity(f"copies {copy_name(copy)}", copy.calls, copy.ns)
         for copy in comparison.copies
         if copy.calls is not None and any(crosses(copy.operation, up=up) for up in (True, False))
@@ -317,7 +317,7 @@ def _host_activity(comparison: Comparison) -> Iterator[str]:
     came_or_went = (ChangeVerdict.APPEARED, ChangeVerdict.VANISHED)
     activities = [
         row
-        for row in every
+        for row in rows
         if row.calls.significant
         and (row.calls.verdict in came_or_went or abs(row.calls.delta or 0.0) >= _MIN_CALLS)
     ]

@@ -456,8 +456,8 @@ def gate(
     notes += [note for digest in after for note in digest.notes]
     if len(after) == 1:
         notes.append(f"{ONE_CAPTURE}: run-to-run variation is not measured; record 3 or more")
-    every = differences(before, after)
-    obstacles = [difference for difference in every if difference.kind not in allowed]
+    found = differences(before, after)
+    obstacles = [difference for difference in found if difference.kind not in allowed]
     overlap = overlap_phrase(comparison) if comparison else ""
     checks = check_limits(before, after, limits, confidence, obstacles, overlap)
     for check in checks:
@@ -472,7 +472,7 @@ def gate(
         confidence,
         inconclusive=inconclusive,
         allow_missing=allow_missing,
-        differences=every,
+        differences=found,
         allow_changed=allowed,
         comparison=comparison,
         corrected=all_corrected((*before, *after)),

@@ -271,9 +271,9 @@ def _calls(
     def value(digest: Digest) -> Reals | None:
         if part in digest.missing and not rows(digest):
             return None
-        every = [series(call) for call in rows(digest) if matches(call.name)]
-        known = [values for values in every if values is not None]
-        return None if every and not known else summed(known, digest)
+        matching = [series(call) for call in rows(digest) if matches(call.name)]
+        known = [values for values in matching if values is not None]
+        return None if matching and not known else summed(known, digest)
 
     matched = any(matches(call.name) for digest in digests for call in rows(digest))
     return measured(digests, key, key, Fmt.TIME, value, part, needs=needs, matched=matched)

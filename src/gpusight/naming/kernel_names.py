@@ -340,11 +340,11 @@ def _suffixes(label: str, parts: Mapping[str, KernelNameParts]) -> dict[str, str
         split = {text: (*added[text], new[text]) for text in added}
         if len(set(split.values())) > len(set(added.values())):
             added = split
-    alike: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    by_values: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for text, values in added.items():
-        alike[values].append(text)
+        by_values[values].append(text)
     suffixes = {}
-    for values, texts in alike.items():
+    for values, texts in by_values.items():
         shown = [value for value in values if value]
         different = _different_words(texts) if len(texts) > 1 else {texts[0]: []}
         for text in texts:
@@ -361,11 +361,11 @@ def _different_words(texts: Sequence[str], most: int = _MAX_SUFFIX_WORDS) -> dic
     position = next((at for at, words in enumerate(columns) if len(set(words)) > 1), None)
     if position is None or not most:
         return {text: [] for text in texts}
-    alike: defaultdict[str, list[str]] = defaultdict(list)
+    by_word: defaultdict[str, list[str]] = defaultdict(list)
     for text, words in padded.items():
-        alike[words[position]].append(text)
+        by_word[words[position]].append(text)
     different = {}
-    for word, members in alike.items():
+    for word, members in by_word.items():
         more = _different_words(members, most - 1) if len(members) > 1 else {}
         for text in members:
             different[text] = [*([word] if word else []), *more.get(text, [])]

@@ -138,11 +138,11 @@ def _nearest_metrics(pattern: str, names: Sequence[str]) -> str:
     for label, metric in (pair for section in LABELS.values() for pair in section.items()):
         labels[metric] = f"{labels.get(metric, '')} {label}"
     words_of = {name: _words(f"{name[:MAX_NAME_CHARS]} {labels.get(name, '')}") for name in names}
-    every = sorted({word for words in words_of.values() for word in words})
+    known_words = sorted({word for words in words_of.values() for word in words})
     likeness = {
         word: {
             near: difflib.SequenceMatcher(None, word, near).ratio()
-            for near in difflib.get_close_matches(word, every, 50, _MIN_WORD_LIKENESS)
+            for near in difflib.get_close_matches(word, known_words, 50, _MIN_WORD_LIKENESS)
         }
         for word in wanted
     }

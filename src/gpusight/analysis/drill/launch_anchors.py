@@ -237,8 +237,10 @@ def _in_ranges(
             pl.col("kind") == kind, pl.col("domain") == first.domain
         )
         spans = same_filter.sort("start_ns").select("start_ns", "end_ns").iter_rows()
-        every = tuple(AnchorStep(start, end, first.include) for start, end in spans)
-        yield LaunchCounting(LaunchAnchor.RANGES, why, parts, thread, scope, True, every, begins)
+        anchor_steps = tuple(AnchorStep(start, end, first.include) for start, end in spans)
+        yield LaunchCounting(
+            LaunchAnchor.RANGES, why, parts, thread, scope, True, anchor_steps, begins
+        )
 
 
 # Steps --------------------------------------------------------------------------------------------

@@ -426,17 +426,17 @@ def plan_totals(kernels: Sequence[DrillKernel]) -> LaunchPlan | None:
             continue
         prefix = kernel.function.removesuffix(CUT)
         is_cut = prefix != kernel.function
-        alike = [
+        same_function = [
             k
             for k in kernels
             if k.function == kernel.function or (is_cut and k.function.startswith(prefix))
         ]
-        matching = sum(k.launches for k in alike)
+        matching = sum(k.launches for k in same_function)
         wanted = -(-_LAUNCHES_OF_TOTALS * matching // max(1, kernel.launches))
         count = min(wanted, MAX_LAUNCHES_PER_RUN, matching - matching // 2)
         pattern = pattern_of([kernel.function])
         runs.append(PlannedRun((kernel.group,), pattern, FUNCTION, matching // 2, max(1, count)))
-        if len(alike) > 1:
+        if len(same_function) > 1:
             shared.append(kernel.short_name)
     if not runs:
         return None

@@ -116,8 +116,8 @@ def _launch_tables(launches: pl.DataFrame, grouped: OrionRows) -> list[TableResu
         why = pl.Series("why", [grouped.left_out[at] for at in positions])
         rows = frame[positions].with_columns(why).select([f.key for f in LEFT_OUT_FIELDS])
         tables.append(TableResult("left_out", "Left out", LEFT_OUT_FIELDS, rows))
-    every = frame.select([f.key for f in LAUNCH_FIELDS])
-    return [*tables, TableResult("launches", "Launches", LAUNCH_FIELDS, every)]
+    table = frame.select([f.key for f in LAUNCH_FIELDS])
+    return [*tables, TableResult("launches", "Launches", LAUNCH_FIELDS, table)]
 
 
 def _total_ns(frame: pl.DataFrame) -> float:

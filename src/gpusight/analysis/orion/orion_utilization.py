@@ -227,14 +227,14 @@ def _notes(timeline: pl.DataFrame, covered: LaunchCover, unmeasured_ns: int) -> 
     if covered.occurrences:
         times = "once" if covered.occurrences == 1 else f"{covered.occurrences:,} times"
         notes.append(f"the whole sequence of the report occurs {times} in the timeline")
-    alike = int(((covered.right >= 0) & ~covered.in_sequence).sum())
-    if alike:
+    outside = int(((covered.right >= 0) & ~covered.in_sequence).sum())
+    if outside:
         notes.append(
-            f"{alike:,} of {timeline.height:,} kernels are outside that sequence: a launch of the "
-            "same kernel, grid and block stands for each"
+            f"{outside:,} of {timeline.height:,} kernels are outside that sequence: a launch of "
+            "the same kernel, grid and block stands for each"
             if covered.occurrences
-            else f"the sequences differ: {alike:,} of {timeline.height:,} kernels take the values "
-            "of the launch of the same kernel, grid and block in its place"
+            else f"the sequences differ: {outside:,} of {timeline.height:,} kernels take the "
+            "values of the launch of the same kernel, grid and block in its place"
         )
     if unmeasured_ns:
         notes.append("averages are lower bounds: kernels that were not measured count as zero")

@@ -65,9 +65,9 @@ class ModuleSteps:
         is_compiling = self._is_compiling()
 
         @functools.wraps(initialize)
-        def __init__(made: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - replaces theirs
+        def __init__(new_module: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - replaces theirs
             self.built_s = time.monotonic()
-            initialize(made, *args, **kwargs)
+            initialize(new_module, *args, **kwargs)
 
         @functools.wraps(call)
         def __call__(called: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - replaces theirs

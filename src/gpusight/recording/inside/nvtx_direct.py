@@ -210,22 +210,25 @@ class DirectBackend:
         domain = self._domain(event.domain)
         known = domain.strings
         can_register = name in known or len(known) < _MAX_REGISTERED
-        made = _Attributes(version=_VERSION, size=ctypes.sizeof(_Attributes))
+        attributes = _Attributes(version=_VERSION, size=ctypes.sizeof(_Attributes))
         if (self._old and domain.handle is None) or not can_register:
-            made.text = _encoded(name)  # kept as long as what points to it
-            made.message_type, made.message = _ASCII, ctypes.cast(made.text, ctypes.c_void_p)
+            attributes.text = _encoded(name)  # kept as long as what points to it
+            attributes.message_type, attributes.message = (
+                _ASCII,
+                ctypes.cast(attributes.text, ctypes.c_void_p),
+            )
         else:  # tools that filter by name look at registered strings only
             if name not in known:
                 known[name] = self._register_string(domain.handle, _encoded(name))
-            made.message_type, made.message = _REGISTERED, known[name]
-        made.category = self._category(domain, event.category)
+            attributes.message_type, attributes.message = _REGISTERED, known[name]
+        attributes.category = self._category(domain, event.category)
         if event.color is not None:
-            made.color_type, made.color = _COLOR_ARGB, event.color
+            attributes.color_type, attributes.color = _COLOR_ARGB, event.color
         if isinstance(payload, int):
-            made.payload_type, made.payload.integer = _INT64, payload
+            attributes.payload_type, attributes.payload.integer = _INT64, payload
         elif payload is not None:
-            made.payload_type, made.payload.number = _DOUBLE, payload
-        return domain.handle, ctypes.byref(made)
+            attributes.payload_type, attributes.payload.number = _DOUBLE, payload
+        return domain.handle, ctypes.byref(attributes)
 
     def _domain(self, name: str | None) -> _Domain:
         """Create a domain at its first use; the default one has no handle."""

@@ -155,8 +155,8 @@ class GuessedSteps:
 class OptimizerSteps:
     """Counts the steps of one PyTorch optimizer in the hub; where the first began is a guess."""
 
-    def __init__(self, torch: Any, made: Callable[[], None], *, marks: bool) -> None:
-        self._torch, self._made = torch, made
+    def __init__(self, torch: Any, on_new_optimizer: Callable[[], None], *, marks: bool) -> None:
+        self._torch, self._on_new_optimizer = torch, on_new_optimizer
         self._guessed = GuessedSteps(OPTIMIZER, marks=marks)
         self._first: weakref.ref[Any] | None = None
         self.steps = 0
@@ -169,7 +169,7 @@ class OptimizerSteps:
         if register is None:
             return
         self._undo.append(register(self._count_step).remove)
-        self._wrap(optimizer.Optimizer, "__init__", self._was_made)
+        self._wrap(optimizer.Optimizer, "__init__", self._new_optimizer)
         # Where gradients overflowed, these leave a step of the optimizer out.
         modules = (getattr(self._torch, "amp", None), getattr(self._torch.cuda, "amp", None))
         scalers = {getattr(module, "GradScaler", None) for module in modules}
@@ -200,9 +200,9 @@ class OptimizerSteps:
         setattr(owner, name, wrapper)
         self._undo.append(unwrap)
 
-    def _was_made(self, _before: int, *_: Any) -> None:
+    def _new_optimizer(self, _before: int, *_: Any) -> None:
         """Begin step 0: programs make their optimizer just before they loop."""
-        self._made()
+        self._on_new_optimizer()
         if self.steps == 0:
             self._guessed.begin_unmarked()
 

@@ -87,10 +87,10 @@ class AxisScale:
 
     def _decades(self, about: int) -> Iterator[AxisTick]:
         low, high = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
-        every = max(1, math.ceil((high - low) / max(about, 1)))
+        stride = max(1, math.ceil((high - low) / max(about, 1)))
         # Where there are few decades, they are divided.
         digits = (1, 2, 5) if math.log10(self.high / self.low) < _MAX_FINE_DECADES else (1,)
-        for power in range(low - 1, high + 1) if len(digits) > 1 else range(low, high + 1, every):
+        for power in range(low - 1, high + 1) if len(digits) > 1 else range(low, high + 1, stride):
             for digit in digits:
                 value = digit * 10.0**power
                 if self.low * (1 - 1e-9) <= value <= self.high * (1 + 1e-9):

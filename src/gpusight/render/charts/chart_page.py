@@ -134,12 +134,14 @@ def _marks(figure: Figure) -> list[dict[str, Any]]:
     ]
 
 
-def _rows(every: Iterable[Series], fmt: Fmt) -> Iterator[tuple[dict[str, Any], Numbers, list[str]]]:
+def _rows(
+    all_series: Iterable[Series], fmt: Fmt
+) -> Iterator[tuple[dict[str, Any], Numbers, list[str]]]:
     """Give what is shown: totals and lines first, then what the totals are made of."""
-    every = tuple(every)
-    slot = {name: css_name(slot) for name, slot in slots_of(every).items()}
+    all_series = tuple(all_series)
+    slot = {name: css_name(slot) for name, slot in slots_of(all_series).items()}
     parts = []
-    for series in every:
+    for series in all_series:
         if isinstance(series, (DotSeries, BarSeries)) or (
             isinstance(series, LineSeries) and series.label
         ):

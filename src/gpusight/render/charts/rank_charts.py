@@ -91,10 +91,10 @@ def rank_heat_map(job: JobRanks, quantity: HeatQuantity | None = None) -> StripC
     steps = len(at)
     ranks = heat_ranks(job, frame, chosen)
     height = 15.0 if len(ranks) <= _TALL_RANKS else _LOW_HEIGHT
-    every = max(1, -(-len(ranks) // _TALL_RANKS))
+    stride = max(1, -(-len(ranks) // _TALL_RANKS))
     strips = [
         ChartStrip(
-            f"rank {rank}" if number % every == 0 else "",
+            f"rank {rank}" if number % stride == 0 else "",
             _heat_cells(frame.filter(pl.col("rank") == rank), chosen, levels, at),
             height=height,
             gap=2.0 if height > _LOW_HEIGHT else 0.5,
@@ -198,8 +198,8 @@ def cell_title(row: dict[str, int]) -> str:
 
 def _step_axis(first: Sequence[int]) -> ChartAxis:
     """Name some of the columns by their first step."""
-    every = max(1, -(-len(first) // _NAMED_STEPS))
-    named = {place: str(step) for place, step in enumerate(first) if place % every == 0}
+    stride = max(1, -(-len(first) // _NAMED_STEPS))
+    named = {place: str(step) for place, step in enumerate(first) if place % stride == 0}
     return ChartAxis(
         "step",
         Fmt.COUNT,
