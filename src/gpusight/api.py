@@ -413,7 +413,11 @@ def memory(
     from gpusight.analysis.memory.memory_usage import memory as analysis
 
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
-    return Page(_analyze_window(analysis, trace, _selection(within, device, process), focus))
+    return Page(
+        _analyze_window(
+            analysis, trace, _selection(within, device, process), focus, as_recorded=True
+        )
+    )
 
 
 def counters(

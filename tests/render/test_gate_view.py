@@ -529,3 +529,11 @@ def test_the_view_shows_itself() -> None:
     assert document["meta"]["notes"] == ["few steps"]
     assert view.to_markdown() == to_markdown(EVERY)
     assert view.to_junit() == to_junit(EVERY)
+
+
+def test_a_pass_says_what_it_could_not_have_seen() -> None:
+    known = check(CheckStatus.PASSED, "+20%", "kernel_time", low=0.9 * MS, high=1.1 * MS)
+    coarse = check(CheckStatus.PASSED, "+60%", low=-2.7 * MS, high=4.7 * MS)
+    assert to_text(gate(known), 100).splitlines()[0].endswith(": 1 within the limit")
+    head = to_text(gate(known, coarse), 100).splitlines()[0]
+    assert head.endswith(": 2 within the limit; step_time is known to ± 37.0% only")

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+import gpusight as gs
 from gpusight.render.diagnosis_summary import diagnosis_head
 from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from tests.rules.timeline.gpu_traces import ADD, GEMM, program
 from tests.rules.timeline.rule_captures import diagnosed_file
-from tests.shared import DATA, EVERY_REPORT, EVERY_SQLITE, EVERY_TORCH_TRACE, SHARED, needs_shared
+from tests.shared import (
+    DATA,
+    EVERY_REPORT,
+    EVERY_SQLITE,
+    EVERY_TORCH_TRACE,
+    SHARED,
+    name,
+    needs_shared,
+    opened,
+)
 
 NSYS = SHARED / "nsys"
 TORCH = SHARED / "torch"
@@ -251,3 +262,17 @@ def test_threads_that_wait_for_each_other_stay_together_in_a_corrected_capture()
     assert answer.ledger.devices[0].ns("idle/waiting") > 10 * answer.ledger.devices[0].ns(
         "idle/host"
     )
+
+
+@needs_shared
+@pytest.mark.parametrize("capture", sorted(SHARED.glob("public/torch/*mi[23]*")), ids=name)
+def test_findings_on_gpus_of_amd_use_its_words(capture: Path) -> None:
+    """Nothing there has SMs or Tensor Cores, and ncu measures none of it."""
+    diagnosis = gs.diagnose(opened(capture)).timeline
+    assert diagnosis is not None
+    assert diagnosis.findings
+    for finding in diagnosis.findings:
+        texts = (finding.title, finding.estimate, finding.why, finding.fix, finding.verify)
+        text = " ".join((*texts, finding.caveats))
+        assert not re.search(r"\bSMs?\b|Tensor Core|--ncu|cuDNN", text), finding.rule
+        assert not re.search(r"\. compute units?\b", text), finding.rule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,14 +13,18 @@ from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import ACTIVITY, EVERYTHING, GPU_WORK, ResolvedSelection, Selection
 from gpusight.analysis.steps.step_list import TraceSteps, called
-from gpusight.analysis.steps.step_window import WindowedTrace, step_window, with_window
+from gpusight.analysis.steps.step_window import (
+    WindowedTrace,
+    WindowHeadline,
+    headline_of,
+    step_window,
+    with_window,
+)
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.intervals import Intervals, coverage, intersect, subtract, union
 from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gpusight.analysis.selection import SelectedWindow
     from gpusight.analysis.steps.step_window import StepWindow
     from gpusight.trace.trace import Trace
@@ -82,65 +86,7 @@ def _per_device(scope: ResolvedSelection) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema_of(FIELDS))
 
 
-@dataclass(frozen=True, slots=True)
-class Headline:
-    """The time that an answer covers, as every command names it."""
-
-    text: str
-    """`3 steps of about 43.2 ms (46.9 ms with the profiler), GPU busy 92.5%`."""
-    steps: int = 0
-    step_ns: float | None = None
-    """Step time without the profiler, where that is known or estimated; None without steps."""
-    recorded_step_ns: float | None = None
-    busy_share: float | None = None
-    """Mean of the GPUs."""
-
-    @property
-    def is_corrected(self) -> bool:
-        """The step time is another one than the capture shows."""
-        return " with the profiler" in self.text
-
-    def document(self) -> dict[str, Any]:
-        """Return plain objects, for JSON: the same in the answer of every command."""
-        return {
-            "text": self.text,
-            "steps": self.steps,
-            "step_ns": self.step_ns,
-            "recorded_step_ns": self.recorded_step_ns,
-            "gpu_busy_share": self.busy_share,
-        }
-
-
-NO_WINDOW = Headline("")
-
-
-def headline_of(
-    chosen: StepWindow, busy: Mapping[int, float], device: int | None = None
-) -> Headline:
-    """Name a window with the busy share of each GPU; of several, `device` comes first."""
-    shares = list(busy.values())
-    step_ns = chosen.step_ns if chosen.steps else None
-    return Headline(
-        ", ".join(filter(None, (chosen.text, _busy_text(busy, device)))),
-        len(chosen.steps),
-        step_ns,
-        step_ns and (chosen.recorded_step_ns or step_ns),
-        sum(shares) / len(shares) if shares else None,
-    )
-
-
-def _busy_text(busy: Mapping[int, float], device: int | None) -> str:
-    if not busy:
-        return ""
-    if len(busy) == 1:
-        return f"GPU busy {format_share(next(iter(busy.values())))}"
-    span = f"{format_share(min(busy.values()))} to {format_share(max(busy.values()))}"
-    if device is None:
-        return f"{len(busy)} GPUs busy {span}"
-    return f"GPU {device} busy {format_share(busy[device])} (all {len(busy)}: {span})"
-
-
-def headline(trace: Trace, selection: Selection, chosen: StepWindow) -> Headline:
+def headline(trace: Trace, selection: Selection, chosen: StepWindow) -> WindowHeadline:
     """Name a window of a capture; other activity than that of the selection is not counted."""
     part = replace(selection, within=None, time=chosen.time)
     times = gpu_time(trace, part)
@@ -161,19 +107,19 @@ def window_headline(
     steps: str | None = None,
     window: tuple[int | None, int | None] | None = None,
     warmup: bool = False,
-) -> Headline | None:
+) -> WindowHeadline | None:
     """Name the window of a capture, whose times without the profiler are worked out for it."""
     if not any(trace.has(table) for table in ACTIVITY):
         return None
     focus: dict[str, Any] = {"steps": steps, "window": window, "warmup": warmup}
     if selection.within is not None and steps is None and window is None:
-        return Headline(with_window(trace, selection, **focus)[1])
+        return WindowHeadline(with_window(trace, selection, **focus)[1])
     many = sum(trace.row_count(table) for table in GPU_WORK) > MAX_CORRECTED
     if many and not isinstance(trace, WindowedTrace) and not trace.views:
         chosen = step_window(trace, selection, **focus)
         if isinstance(chosen, NotApplicable):
             return None
-        return Headline(chosen.without_time, len(chosen.steps))
+        return WindowHeadline(chosen.without_time, len(chosen.steps))
     from gpusight.analysis.profiler_correction import without_profiler
 
     corrected = without_profiler(trace, selection.process)

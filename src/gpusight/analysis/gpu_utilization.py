@@ -12,7 +12,6 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of, schema_of
 from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.corrected_trace import CorrectedTrace
-from gpusight.analysis.gpu_time import headline_of
 from gpusight.analysis.kernel_summary import graph_notes
 from gpusight.analysis.ledger.ledger_entries import (
     COMMUNICATION,
@@ -23,7 +22,7 @@ from gpusight.analysis.ledger.ledger_entries import (
 )
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection, Selection
-from gpusight.analysis.steps.step_window import StepWindow, step_window
+from gpusight.analysis.steps.step_window import StepWindow, headline_of, step_window
 from gpusight.errors import UsageError
 from gpusight.naming.kernel_names import classify
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult

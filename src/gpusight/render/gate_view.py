@@ -115,7 +115,7 @@ def verdict(gate: Gate) -> str:
     deciding = [] if gate.outcome is CheckStatus.PASSED else gate.having(gate.outcome)
     if not deciding:
         unsure = [check for check in gate.checks if check.reaches_limit]
-        doubt = f"; not certain: {_in_short(unsure[0])}" if unsure else ""
+        doubt = f"; not certain: {_in_short(unsure[0])}" if unsure else _coarsest(gate.checks)
         return f"{outcome}: {counted}{doubt}"
     others = f" ({counted})" if len(gate.checks) > 1 else ""
     text = f"{outcome}: {_in_short(deciding[0])}{others}"
@@ -138,13 +138,36 @@ def _in_short(check: GateCheck) -> str:
     return f"{text}, but the captures are not comparable" if check.doubt is not None else text
 
 
+_COARSE = 0.1
+"""Half of an interval, as a share of the value, from which on a pass means little."""
+
+
+def _coarsest(checks: Sequence[GateCheck]) -> str:
+    """Say what a pass could not have seen; empty where every value is well known."""
+    errors = []
+    for check in checks:
+        half, scale = _half_interval(check), check.change.before or check.change.after
+        if check.status is CheckStatus.PASSED and half and scale and half > _COARSE * scale:
+            errors.append((half / scale, check.limit.metric))
+    if not errors:
+        return ""
+    error, metric = max(errors)
+    return f"; {metric} is known to ± {phrases.signed_share(error).removeprefix('+')} only"
+
+
+def _half_interval(check: GateCheck) -> float:
+    """Return half of the interval of the change, or of the value under a ceiling; 0 for none."""
+    ceiling = check.limit.kind is LimitKind.CEILING
+    value = check.change.after if ceiling else check.change.delta
+    if check.low is None or check.high is None or value is None:
+        return 0.0
+    return max(check.high - value, value - check.low)
+
+
 def _value_and_error(check: GateCheck) -> str:
     """Show the change, or the value under a ceiling, and half of its interval."""
-    row, ceiling = gate_row(check), check.limit.kind is LimitKind.CEILING
-    shown, value = (row.now, check.change.after) if ceiling else (row.change, check.change.delta)
-    if check.low is None or check.high is None or value is None:
-        return shown
-    half = max(check.high - value, value - check.low)
+    row, half = gate_row(check), _half_interval(check)
+    shown = row.now if check.limit.kind is LimitKind.CEILING else row.change
     relative = check.limit.kind is LimitKind.RELATIVE and check.change.before
     error = phrases.signed_share(half / relative) if relative else phrases.shown(half, check.fmt)
     return f"{shown} ± {error.removeprefix('+')}" if half else shown

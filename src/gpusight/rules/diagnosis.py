@@ -12,8 +12,8 @@ from itertools import accumulate
 from operator import or_
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gpusight.analysis.gpu_time import Headline, headline_of
 from gpusight.analysis.selection import EVERYTHING
+from gpusight.analysis.steps.step_window import WindowHeadline, headline_of
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
 from gpusight.rules.registry import KERNEL_RULES, TIMELINE_RULES
@@ -148,7 +148,7 @@ class TimelineDiagnosis:
         return any(self.plan_upper_bounds)
 
     @property
-    def headline(self) -> Headline:
+    def headline(self) -> WindowHeadline:
         """The window, its step time, and how busy GPUs are, the evaluated one first."""
         busy = {device.device: device.busy_share for device in self.ledger.devices}
         device = self.meta.get("device")

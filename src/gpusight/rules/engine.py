@@ -6,9 +6,10 @@ findings that are an effect of another one are dropped.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -441,7 +442,7 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
         code = rule.snippet(context.framework)
     elif rule.id not in TIMELINE_RULES:
         code = match.code or rule.code
-    return TimelineFinding(
+    finding = TimelineFinding(
         rule=rule.id,
         title=title_with_line(match.title, match.lines),
         recoverable_ns=alone_ns,
@@ -473,6 +474,35 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
         effort=match.effort or rule.effort,
         lines=tuple(replace(line, ns=line.ns * scale) for line in match.lines),
     )
+    is_amd = context.gpu is not None and context.gpu.vendor == "AMD"
+    return _in_amd_words(finding) if is_amd and rule.id in TIMELINE_RULES else finding
+
+
+_AMD_WORDS = {
+    "`gpusight record --ncu`": "rocprof-compute",
+    "an SM": "a compute unit",
+    "SMs": "compute units",
+    "SM": "compute unit",
+    "Tensor Cores": "matrix cores",
+    "Tensor Core": "matrix core",
+    "CUDA cores": "vector units",
+    "cuDNN": "MIOpen",
+}
+"""What texts of rules name differently on GPUs of AMD. PyTorch keeps the names of its CUDA API."""
+_AMD_PATTERN = re.compile("|".join(rf"(?<!\w){re.escape(word)}(?!\w)" for word in _AMD_WORDS))
+
+
+def _in_amd_words(finding: TimelineFinding) -> TimelineFinding:
+    """Name the parts of a GPU, its tools and libraries as AMD does."""
+
+    def named(found: re.Match[str]) -> str:
+        word = _AMD_WORDS[found[0]]
+        starts = found.start() == 0 or found.string[: found.start()].endswith(". ")
+        return word[0].upper() + word[1:] if starts else word
+
+    names = ("title", "estimate", "why", "fix", "verify", "caveats", "confidence_reason")
+    texts: dict[str, Any] = {n: _AMD_PATTERN.sub(named, getattr(finding, n)) for n in names}
+    return replace(finding, **texts)
 
 
 def _confidence(context: RuleContext, match: RuleMatch) -> tuple[Confidence, str]:

@@ -12,10 +12,16 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import schema_of
-from gpusight.analysis.gpu_time import NO_WINDOW, Headline, headline
+from gpusight.analysis.gpu_time import headline
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
 from gpusight.analysis.steps.step_list import called, shortened
-from gpusight.analysis.steps.step_window import step_spans, step_window, work_end
+from gpusight.analysis.steps.step_window import (
+    NO_WINDOW,
+    WindowHeadline,
+    step_spans,
+    step_window,
+    work_end,
+)
 from gpusight.errors import MissingDataError, UsageError
 from gpusight.pace import AS_RECORDED
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
@@ -226,7 +232,7 @@ def timeline(
     warmup: bool = False,
     tracks: Sequence[str] = (),
     known: Accounting | None = None,
-    named: Headline | None = None,
+    named: WindowHeadline | None = None,
 ) -> Composite | NotApplicable:
     """Show a time window track by track: the median step by default.
 
@@ -453,7 +459,7 @@ class SnapshotStretch:
     steps: tuple[TraceStep, ...] = ()
     """Steps that overlap it, in order."""
     notes: tuple[str, ...] = ()
-    named: Headline = NO_WINDOW
+    named: WindowHeadline = NO_WINDOW
     """The window that the step is chosen from."""
     median_ns: int | None = None
     """Duration of the median step, where that is shown."""
@@ -462,7 +468,7 @@ class SnapshotStretch:
 def _stretch_of(
     trace: Trace,
     selection: Selection,
-    named: Headline | None,
+    named: WindowHeadline | None,
     *,
     steps: str | None,
     window: tuple[int | None, int | None] | None,

@@ -16,14 +16,14 @@ from gpusight.analysis.attribution.nested_intervals import NONE
 from gpusight.analysis.attribution.work_causes import attribute
 from gpusight.analysis.capture_info import DEF_LINES, STACK_SOURCES
 from gpusight.analysis.gpu_schedule import OpKind
-from gpusight.analysis.gpu_time import NO_WINDOW, Headline, headline
+from gpusight.analysis.gpu_time import headline
 from gpusight.analysis.hotspots.host_stacks import HostStacks, host_stacks, range_stacks
 from gpusight.analysis.ledger.idle_contributors import IdleContributors
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.ledger.ledger_report import accounting
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
-from gpusight.analysis.steps.step_window import step_window
+from gpusight.analysis.steps.step_window import NO_WINDOW, WindowHeadline, step_window
 from gpusight.errors import UsageError
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
 from gpusight.units import format_share
@@ -586,7 +586,7 @@ def _host_only(
     return Hotspots(times, by, all_frames, "", meta, notes, stacks.counts_samples, of)
 
 
-def _meta(trace: Trace, times: StackTimes, named: Headline) -> dict[str, Any]:
+def _meta(trace: Trace, times: StackTimes, named: WindowHeadline) -> dict[str, Any]:
     idle = times.idle
     no_stack = idle.filter(pl.col("node") < 0)["ns"].sum()
     return {

@@ -14,7 +14,7 @@ import polars as pl
 from gpusight.analysis.capture_completeness import lost_work_notes
 from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.gpu_schedule import NONE, OpKind
-from gpusight.analysis.gpu_time import RECORDED_OVERHEAD, headline_of
+from gpusight.analysis.gpu_time import RECORDED_OVERHEAD
 from gpusight.analysis.kernel_summary import graph_notes
 from gpusight.analysis.ledger.accounting import AccountedStretch, Accounting
 from gpusight.analysis.ledger.device_ledger import DeviceLedger, Ledger, ledger_of
@@ -22,7 +22,7 @@ from gpusight.analysis.ledger.idle_contributors import IdleContributor, IdleCont
 from gpusight.analysis.ledger.ledger_entries import IDLE, ActivityPriority, EntryLabels, IdleCause
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection, Selection
-from gpusight.analysis.steps.step_window import StepWindow, step_spans, step_window
+from gpusight.analysis.steps.step_window import StepWindow, headline_of, step_spans, step_window
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
 from gpusight.trace.intervals import Intervals, intersect

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import share_of, shown_if_filled
-from gpusight.analysis.gpu_time import Headline, headline
+from gpusight.analysis.gpu_time import headline
 from gpusight.analysis.launch_index import (
     count_in,
     done_ns,
@@ -25,6 +25,7 @@ from gpusight.analysis.steps.step_window import (
     NO_STEPS,
     SUGGESTION,
     StepWindow,
+    WindowHeadline,
     WindowKind,
     outliers,
     step_spans,
@@ -228,7 +229,7 @@ def step_lengths(
 
 
 def _facts(
-    trace: Trace, chosen: StepWindow, named: Headline, frame: pl.DataFrame
+    trace: Trace, chosen: StepWindow, named: WindowHeadline, frame: pl.DataFrame
 ) -> tuple[Fact, ...]:
     kept = frame.filter("kept")
     # Between each step and the one before, when neither runs.
