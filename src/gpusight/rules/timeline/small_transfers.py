@@ -39,8 +39,8 @@ class SmallTransfers(TimelineRule):
 
     id = "small-transfers"
     detects = (
-        "Looks for many H2D and D2H copies below 64 kB in every step: those that do not "
-        "synchronize, and H2D copies that follow each other. Others are findings of host-sync."
+        "Looks for many H2D and D2H copies below 64 kB in every step. They do not synchronize, or "
+        "are H2D copies without a launch in between. Others are findings of host-sync."
     )
     why = (
         "Each copy takes the host 5 to 10 µs and the GPU 1 to 2 µs, however small it is. Work of "
@@ -84,8 +84,8 @@ mask = CUDA.zeros(Float32, n)                  # created on the GPU: no copy
         "they cost little."
     )
     estimate = (
-        "Simulation with one copy per step and direction instead, without the calls of the "
-        "others, their syncs, and up to 20 µs of host time before each."
+        "Simulation with one copy per step and direction. The others go with their calls and "
+        "syncs, and with up to 20 µs of host time before each."
     )
     thresholds: ClassVar = {
         "max_bytes": MAX_BYTES,
