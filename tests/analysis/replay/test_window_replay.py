@@ -248,6 +248,19 @@ def test_marks_on_a_thread_that_calls_nothing_hold_nothing() -> None:
     assert faster.saved_ns > 0.4 * replay.measured_ns
 
 
+def test_a_last_step_that_ends_with_its_gpu_work_ends_with_faster_work_too() -> None:
+    """Nothing waits for the GPU: the step ends where its last kernel does, no call does."""
+    run = simulate(launches(30, before_ns=2 * US, gpu_ns=40 * US))
+    trace = trace_of(run)
+    end_ns = int(trace.table("kernels", ["end_ns"])["end_ns"].max())  # type: ignore[arg-type]
+    marks = [(0, PROCESS, THREAD), (end_ns, PROCESS, THREAD)]
+    schedule = build_schedule(trace, 0, end_ns, marks=marks)
+    replay = Replay(schedule, host_time(trace, schedule))
+    ops = np.arange(len(schedule.ops))
+    faster = replay.run(changes.set_duration(ops, replay.program.duration_ns // 2))
+    assert faster.saved_ns > 0.45 * replay.measured_ns
+
+
 def test_streams_of_two_gpus_are_two_queues() -> None:
     schedule = build_schedule(trace_of(simulate(PROGRAMS["two GPUs"])), 0, 10_000 * US)
     assert len(set(schedule.ops.stream_id)) == 2

@@ -655,3 +655,17 @@ def long_evaluation_after_each_epoch(r: Recorder) -> None:
             forward(r, 2)
             r.d2h()
         r.host(5000)
+
+
+@family
+def one_model_trained_several_times(r: Recorder) -> None:
+    """A search for parameters: between two trainings the host prepares longer than one takes."""
+    for _ in range(5):
+        r.host(30_000)
+        r.kernels(FILL, FILL, FILL, FILL, RANDOM, RANDOM)
+        for _ in range(12):
+            r.step()
+            r.h2d()
+            r.kernels(GEMMS[0], RELU, GEMMS[0], LOSS, LOSS_BACK, GEMMS[2], RELU_BACK, GEMMS[2])
+            adam(r, 1)
+        r.d2h()

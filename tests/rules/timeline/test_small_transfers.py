@@ -1,4 +1,4 @@
-"""small-transfers: many small copies per step that nothing waits for."""
+"""small-transfers: many small copies per step that could be one."""
 
 from __future__ import annotations
 
@@ -68,6 +68,27 @@ def test_copies_that_synchronize_are_those_of_host_sync() -> None:
     assert RULE.check(timeline) is CLEAN
     results = run_timeline_rules(timeline, [HostSync(), RULE])
     assert [finding.title for finding in results.findings] == ["20 blocking syncs per step"]
+
+
+def test_copies_in_a_row_could_be_one_although_each_is_waited_for() -> None:
+    """Columns of a batch copied by `.to("cuda")`: a copy and a sync each, then the model."""
+    capture, at = Capture(), 0.0
+    for step in range(4):
+        begun = at
+        for _ in range(100):
+            capture.copy((at, at + 6), (at + 7, at + 8.4), size=4_096, **TO_GPU)
+            capture.call("cudaStreamSynchronize", at + 6.5, at + 10)
+            at += 22
+        for _ in range(20):
+            capture.launch((at, at + 5), (at + 7, at + 13))
+            at += 30
+        capture.range(f"step_{step}", begun, at)
+        at += 20
+    results = run_timeline_rules(capture.timeline(), timeline_rules().values())
+    first = results.findings[0]
+    assert (first.rule, first.title) == ("small-transfers", "100 small H2D/D2H copies per step")
+    # A copy, its sync and the host time before it: 22 of them per step but for the first.
+    assert (first.recoverable_ns or 0) / 4e3 == pytest.approx(99 * 22, rel=0.15)
 
 
 @pytest.mark.parametrize("in_call", [False, True])

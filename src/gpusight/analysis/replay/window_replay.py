@@ -173,7 +173,10 @@ def _counted(schedule: GpuSchedule) -> Flags:
         calls.host_thread, calls.host_thread[called]
     )
     if len(marks):
-        counted[int(marks[-1]) + 1 :] = False
+        last = int(marks[-1])
+        # A last step that ends with its GPU work ends with it in a replay too.
+        counted[last] &= calls.start_ns[last] != ops.end_ns.max(initial=NEVER)
+        counted[last + 1 :] = False
     return counted
 
 

@@ -432,7 +432,10 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
         # A loop of training over batches may also be a part of a step that gathers these first.
         in_inner, in_outer = (_time_in(sequence, period) for period in (inner, outer))
         most_of_it = in_inner >= _MAJORITY * in_outer or kernels <= _SMALL * own_kernels
-        if most_of_it or _begins(sequence, inner, kernels):
+        gathered = _outside(sequence, outer, inner, "heavy")[0] and not _begins(
+            sequence, inner, kernels
+        )
+        if most_of_it or not gathered:
             return updated or _share_with(sequence, "updates", outer) < _NEARLY_ALL
     if not covers or _share_with(sequence, "updates", outer) >= _NEARLY_ALL:
         return False
@@ -455,13 +458,18 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
 
 
 def _begins(sequence: Activities, inner: Period, kernels: int) -> bool:
-    """Return whether the program begins with the inner loop and ends with so many other kernels.
+    """Return whether the program begins with the inner loop, so many other kernels come after it.
 
-    An evaluation comes after training; what is gathered for it comes before.
+    An evaluation comes after training; what is gathered for it comes before. A capture that begins
+    in the middle of training may have less of the first run of the loop than of the others.
     """
     before = sequence.before("computes")
+    starts = inner.starts
+    last = np.flatnonzero(np.diff(starts) > _LONGER * inner.length)
+    runs = np.diff(np.append(-1, last))
+    whole = len(runs) > 1 and runs[0] == np.median(runs)
     after = before[-1] - before[inner.ends[-1]]
-    return bool(before[inner.starts[0]] < _MAJORITY * kernels <= after)
+    return bool(before[starts[0]] < _MAJORITY * kernels and (whole or after >= _MAJORITY * kernels))
 
 
 def _ends_inside(sequence: Activities, outer: Period, inner: Period) -> bool:

@@ -39,8 +39,8 @@ class SmallTransfers(TimelineRule):
 
     id = "small-transfers"
     detects = (
-        "Looks for many H2D and D2H copies below 64 kB in every step that do not synchronize. "
-        "Those that do are findings of host-sync."
+        "Looks for many H2D and D2H copies below 64 kB in every step. They do not synchronize, or "
+        "are H2D copies without a launch in between. Others are findings of host-sync."
     )
     why = (
         "Each copy takes the host 5 to 10 µs and the GPU 1 to 2 µs, however small it is. Work of "
@@ -84,8 +84,8 @@ mask = CUDA.zeros(Float32, n)                  # created on the GPU: no copy
         "they cost little."
     )
     estimate = (
-        "Simulation with one copy per step and direction instead, without the calls of the others "
-        "and up to 20 µs of host time before each."
+        "Simulation with one copy per step and direction. The others go with their calls and "
+        "syncs, and with up to 20 µs of host time before each."
     )
     thresholds: ClassVar = {
         "max_bytes": MAX_BYTES,
@@ -96,7 +96,7 @@ mask = CUDA.zeros(Float32, n)                  # created on the GPU: no copy
     min_share = 0.01
 
     def check(self, context: RuleContext) -> RuleVerdict:
-        """Count small copies that nothing waits for, step by step."""
+        """Count small copies that could be one, step by step."""
         if (unknown := host_unknown(context)) is not None:
             return unknown
         rows = _small_copies(context)
@@ -118,7 +118,7 @@ mask = CUDA.zeros(Float32, n)                  # created on the GPU: no copy
             ),
             confidence=Confidence.MEDIUM,
             confidence_reason="the capture does not show whether the values are known together",
-            change=(_without_copies(others),),
+            change=(_without_copies(context, others),),
             measured_ns=measured_ns,
             fix=f"{'; '.join(totals.text(context) for totals in moved)}. "
             + framework.choose(
@@ -137,13 +137,15 @@ mask = CUDA.zeros(Float32, n)                  # created on the GPU: no copy
         return gpu_work(context, finding, pl.col("op").is_in(ops))
 
 
-def _without_copies(rows: pl.DataFrame) -> Change:
-    """Remove copies and their calls, and what the framework does for them."""
+def _without_copies(context: RuleContext, rows: pl.DataFrame) -> Change:
+    """Remove copies and their calls, waits for them, and what the framework does for them."""
     calls = rows["call"].unique().to_numpy()
+    own = waits(context).filter(pl.col("last_call").is_in(rows["call"].implode()))
+    syncs = own["calls"].explode().drop_nulls().to_numpy()
 
     def change(program: ReplayProgram) -> ReplayProgram:
         host_ns = np.minimum(program.movable_ns[calls], round(MAX_HOST_NS.value))
-        freed = without_host_time(calls, host_ns)(free_calls(calls)(program))
+        freed = without_host_time(calls, host_ns)(free_calls(np.union1d(calls, syncs))(program))
         return without_kernels(rows["op"].to_numpy())(freed)
 
     return change
@@ -151,7 +153,11 @@ def _without_copies(rows: pl.DataFrame) -> Change:
 
 @memoize
 def _small_copies(context: RuleContext) -> pl.DataFrame:
-    """Return the small copies between host and GPU that no call waits for."""
+    """Return the small copies between host and GPU: those that no call waits for, or in a row.
+
+    Several copies to the GPU with no launch in between could be one, whether or not a call waits
+    for each.
+    """
     rows = memcpys.copies(context).filter(
         pl.col("way").is_in(memcpys.HOST_WAYS),
         pl.col("bytes") < MAX_BYTES.value,
@@ -162,10 +168,12 @@ def _small_copies(context: RuleContext) -> pl.DataFrame:
     issues = pl.col("kind").cast(pl.String).is_in(["launch", "graph", "copy", "fill"])
     last_issued = pl.when(issues).then(pl.col("call")).forward_fill().over("host_thread")
     calls = context.calls.with_columns(last_issued.alias("last_issued"))
+    blocked = calls.filter(pl.col("call").is_in(blocking.implode()))["last_issued"].drop_nulls()
+    to_gpu = pl.col("call").is_in(rows.filter(pl.col("way") == "h2d")["call"].implode())
+    neighbor = to_gpu.shift(1) | to_gpu.shift(-1)
+    in_a_row = calls.filter(issues).filter(
+        to_gpu & neighbor.over("host_thread").fill_null(value=False)
+    )
     return rows.filter(
-        ~pl.col("call").is_in(
-            calls.filter(pl.col("call").is_in(blocking.implode()))["last_issued"]
-            .drop_nulls()
-            .implode()
-        )
+        ~pl.col("call").is_in(blocked.implode()) | pl.col("call").is_in(in_a_row["call"].implode())
     )
