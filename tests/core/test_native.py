@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusight.analysis.attribution.nested_intervals import NestedIntervals
+from gpusight.analysis.corrected_trace import _Knots, _moved_times
 from gpusight.analysis.gpu_schedule import _outer_calls
 from gpusight.analysis.ledger.device_ledger import DeviceAccount, DeviceGaps, DeviceSpans
 from gpusight.analysis.ledger.host_threads import HostTime
@@ -305,6 +306,42 @@ def test_outer_calls_refuses_threads_below_0() -> None:
     zero = np.zeros(1, np.int64)
     with pytest.raises(ValueError, match="out of bounds"):
         native.outer_calls(zero, zero, zero - 1)
+
+
+MOMENTS = st.one_of(st.integers(-3, 12), st.integers(-(1 << 53), 1 << 53))
+
+
+@given(
+    knots=st.lists(st.tuples(MOMENTS, MOMENTS), min_size=1, max_size=20),
+    times=st.lists(MOMENTS, max_size=20),
+)
+def test_move_times(knots: list[tuple[int, int]], times: list[int]) -> None:
+    before, after = (np.array(sorted(column), np.int64) for column in zip(*knots, strict=True))
+    wanted = np.array(times, np.int64)
+    moved = native.move_times(before, after, wanted)
+    assert moved is not None
+    assert moved.tolist() == _moved_times(_Knots(before, after), wanted).tolist()
+
+
+@given(
+    before=st.lists(TIMES, min_size=2, max_size=8),
+    times=st.lists(TIMES, max_size=8),
+)
+def test_move_times_leaves_what_it_cannot_move(before: list[int], times: list[int]) -> None:
+    moments = np.array(before, np.int64)  # in any order, and too large for floating point
+    moved = native.move_times(moments, np.sort(moments), np.array(times, np.int64))
+    assert moved is None or len(moved) == len(times)
+
+
+def test_moved_times_between_two_moments_are_in_proportion() -> None:
+    before, after = np.array([10, 20, 20, 40], np.int64), np.array([10, 15, 25, 35], np.int64)
+    times = np.array([5, 10, 14, 20, 30, 40, 50], np.int64)
+    moved = [5, 10, 12, 25, 30, 35, 45]
+    compiled = native.move_times(before, after, times)
+    assert compiled is not None
+    assert compiled.tolist() == _moved_times(_Knots(before, after), times).tolist() == moved
+    inside = np.interp(times[1:-1], before, after).astype(np.int64)
+    assert compiled[1:-1].tolist() == inside.tolist()
 
 
 @given(times=RISING, data=st.data())

@@ -15,7 +15,7 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.capture_info import serious_messages
 from gpusight.analysis.clock_alignment import clock_shifts
-from gpusight.analysis.gpu_schedule import CallKind, kind_of
+from gpusight.analysis.gpu_schedule import CallKind, kind_of, outer_calls
 from gpusight.analysis.launch_index import KeyIndex, tables_with_rows
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.trace.intervals import Intervals, contains
@@ -122,13 +122,12 @@ def _calls(trace: Trace, inside: Intervals, process: int | None) -> pl.DataFrame
         pl.Series("answered", answered),
         pl.Series("recorded", _recorded(api, failed, source >= 0, answered)),
         pl.Series("within", contains(inside, api["start_ns"].to_numpy())),
-        ended=pl.col("end_ns").cum_max().shift(1).over("process", "thread"),
     )
-    outer = each["ended"].is_null() | (api["start_ns"] >= each["ended"])
+    outer, _ = outer_calls(api)
     issues = (pl.col("source") >= 0) & pl.col("within")
     if outer.all():
         return each.filter(issues).select("source", "answered", "recorded")
-    return _outermost(each.with_columns(outer.alias("outer")), issues)
+    return _outermost(each.with_columns(pl.Series("outer", outer)), issues)
 
 
 def _outermost(each: pl.DataFrame, issues: pl.Expr) -> pl.DataFrame:

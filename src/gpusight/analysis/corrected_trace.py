@@ -21,6 +21,7 @@ from gpusight.analysis.steps.step_window import (
     step_window,
     with_uneven_note,
 )
+from gpusight.core import native
 from gpusight.results import NotApplicable
 from gpusight.trace.part_of_trace import PartOfTrace
 from gpusight.trace.schema import TABLES
@@ -143,23 +144,34 @@ class Correction:
 
 
 class _Knots(NamedTuple):
-    """Moments and where they are moved to, as `interp` reads them; the first and last exactly."""
+    """Moments and where they are moved to; both rise."""
 
-    before: Reals
-    after: Reals
-    first_before: int
-    last_before: int
-    first_after: int
-    last_after: int
+    before: Ints
+    after: Ints
 
-    @classmethod
-    def of(cls, before: Ints, after: Ints) -> _Knots:
-        exact = (int(times[at]) for times in (before, after) for at in (0, -1))
-        return cls(before.astype(np.float64), after.astype(np.float64), *exact)
+
+def _moved_times(knots: _Knots, times: Ints) -> Ints:
+    """Move times: between two moments in proportion, those after the last one with it."""
+    first, last = knots.before[0], knots.before[-1]
+    later = times - last + knots.after[-1]
+    moved: Ints = np.where(
+        times <= first, times, np.where(times >= last, later, _between(*knots, times))
+    )
+    return moved.astype(np.int64)
+
+
+def _between(xs: Ints, ys: Ints, times: Ints) -> Reals:
+    """Interpolate as `interp` does, which makes floats of all it gets: of those around alone."""
+    if not len(times):
+        return np.empty(0, np.float64)
+    low = max(int(np.searchsorted(xs, times.min())) - 1, 0)
+    high = int(np.searchsorted(xs, times.max(), side="right")) + 1
+    low = min(low, len(xs) - 1)
+    return np.interp(times, xs[low:high], ys[low:high])
 
 
 _AT_ONCE = 1 << 20
-"""Times that are moved at once, so that what is needed for it stays small."""
+"""Times of several threads that are moved at once, so that what is needed for it stays small."""
 
 
 class MovedTimes:
@@ -173,9 +185,9 @@ class MovedTimes:
         """Of each thread, by process and thread."""
         self._calls: dict[int, list[tuple[Ints, Ints]]] = {}
         """Edges of the calls of each thread, and where they are moved to."""
-        self._ops: dict[str, list[tuple[Ints, Ints]]] = {}
+        self._ops: dict[str, list[tuple[Ints | slice, Ints]]] = {}
         """Rows of GPU activities of each table, and when they start."""
-        self._rows_of: dict[str, list[tuple[int, Ints]]] = {}
+        self._threads_of: dict[str, Ints | int] = {}
 
     def add(self, schedule: GpuSchedule, timing: ScheduleTiming) -> None:
         """Add the next schedule; it begins where the one before ended."""
@@ -205,7 +217,9 @@ class MovedTimes:
                     part.rows_in_whole(kind.table)[rows] if isinstance(part, PartOfTrace) else rows
                 )
                 starts = timing.op_start_ns[own] + shift
-                self._ops.setdefault(kind.table, []).append((rows, starts))
+                together = bool((np.diff(rows) == 1).all())
+                where = slice(int(rows[0]), int(rows[-1]) + 1) if together else rows
+                self._ops.setdefault(kind.table, []).append((where, starts))
 
     @property
     def start_ns(self) -> int:
@@ -217,86 +231,86 @@ class MovedTimes:
         """When the window ends."""
         return self._spans[-1][3]
 
-    def step(self, step: TraceStep) -> TraceStep:
-        """Move a step."""
-        process, thread = (NONE if key is None else key for key in (step.process, step.thread))
-        number = self._numbers.get((process, thread), NONE)
-        start_ns, end_ns = self.moments(number, np.array([step.start_ns, step.end_ns])).tolist()
-        return replace(step, start_ns=start_ns, end_ns=end_ns)
+    def steps(self, steps: Sequence[TraceStep]) -> tuple[TraceStep, ...]:
+        """Move steps."""
+        edges = np.array([(s.start_ns, s.end_ns) for s in steps], np.int64).reshape(-1, 2)
+        keys = [tuple(NONE if k is None else k for k in (s.process, s.thread)) for s in steps]
+        threads = np.array([self._numbers.get(key, NONE) for key in keys], np.int64)
+        for thread in np.unique(threads).tolist():
+            own = threads == thread
+            edges[own] = self.moments(thread, edges[own].reshape(-1)).reshape(-1, 2)
+        moved = zip(steps, edges.tolist(), strict=True)
+        return tuple(replace(step, start_ns=start, end_ns=end) for step, (start, end) in moved)
 
     def rows(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
         """Return time columns of a table, moved."""
         if table in _OPS_OF:
             return self._gpu_times(table).select(columns)
-        trace = self._trace
-        moved = {c: trace.table(table, [c])[c].to_numpy().copy() for c in columns}
-        if table not in self._rows_of:
-            threads = self._threads(table)
-            numbers = np.unique(threads).tolist()
-            self._rows_of[table] = [(n, np.flatnonzero(threads == n)) for n in numbers]
-        for thread, rows in self._rows_of[table]:
-            for first in range(0, len(rows), _AT_ONCE):
-                some = rows[first : first + _AT_ONCE]
-                for times in moved.values():
-                    times[some] = self.moments(thread, times[some])
+        if table not in self._threads_of:
+            self._threads_of[table] = self._threads(table)
+        threads = self._threads_of[table]
+        times = {c: self._trace.table(table, [c])[c].to_numpy() for c in columns}
+        if isinstance(threads, int):
+            return pl.DataFrame({c: self.moments(threads, time) for c, time in times.items()})
+        moved = {c: np.empty_like(time) for c, time in times.items()}
+        for first in range(0, len(threads), _AT_ONCE):
+            some = slice(first, first + _AT_ONCE)
+            for thread in np.unique(threads[some]).tolist():
+                own = np.flatnonzero(threads[some] == thread)
+                for column, time in times.items():
+                    moved[column][some][own] = self.moments(thread, time[some][own])
         return pl.DataFrame(moved)
 
-    def _threads(self, table: str) -> Ints:
-        """Return the number of each row's thread; `NONE` for one that calls nothing."""
+    def _threads(self, table: str) -> Ints | int:
+        """Return the number of each row's thread, or of all; `NONE` for one that calls nothing."""
         trace = self._trace
         if not set(_THREAD) <= set(TABLES[table].column_names):
-            return np.full(trace.row_count(table), NONE)
+            return NONE
         known, rows = number_rows(trace.table(table, _THREAD), _THREAD)
         keys = known.with_columns(pl.col(*_THREAD).cast(pl.Int64).fill_null(NONE)).rows()
         numbers = np.array([self._numbers.get((p, t), NONE) for p, t in keys], np.int64)
-        return numbers[rows]
+        return int(numbers[0]) if len(set(numbers.tolist())) == 1 else numbers[rows]
 
     def moments(self, thread: int, times: Ints) -> Ints:
         """Move moments of a thread, or of none: between its calls in proportion."""
         knots = self._knots.get(thread, self._knots[NONE])
-        inside = np.interp(times, knots.before, knots.after)
-        later = times - knots.last_before + knots.last_after
-        moved: Ints = np.where(
-            times <= knots.first_before, times, np.where(times >= knots.last_before, later, inside)
-        )
-        return moved.astype(np.int64)
+        compiled = native.move_times(*knots, times)
+        return _moved_times(knots, times) if compiled is None else compiled
 
     def recorded(self, *moments: int) -> tuple[int, ...]:
         """Return when moments of a replay are in the capture."""
         knots = self._knots[NONE]
-        back = np.interp(moments, knots.after, knots.before)
-        later = np.array(moments) - knots.last_after + knots.last_before
-        back = np.where(np.array(moments) >= knots.last_after, later, back)
-        earlier = np.array(moments) <= knots.first_after
-        return tuple(np.where(earlier, moments, back).astype(np.int64).tolist())
+        back = _moved_times(_Knots(knots.after, knots.before), np.array(moments, np.int64))
+        return tuple(back.tolist())
 
     @cached_property
     def _knots(self) -> dict[int, _Knots]:
         """Times before and after of the calls of each thread; of no thread: of the busiest one."""
         knots = {}
         for number, edges in self._calls.items():
-            before, after = (
-                edges[0][at] if len(edges) == 1 else np.concatenate([e[at] for e in edges])
-                for at in range(2)
-            )
             # A call that ends after the window in one of the two must not run backwards.
-            knots[number] = _Knots.of(np.maximum.accumulate(before), np.maximum.accumulate(after))
+            before, after = (
+                np.maximum.accumulate(joined := np.concatenate(times), out=joined)
+                for times in zip(*edges, strict=True)
+            )
+            knots[number] = _Knots(before, after)
         self._calls.clear()
         busiest = max(knots, key=lambda number: len(knots[number].before), default=NONE)
         if busiest in knots:
             return knots | {NONE: knots[busiest]}
         (first, *_), (_, last, *_) = self._spans[0], self._spans[-1]
         ends = np.array([first, last]), np.array([self.start_ns, self.end_ns])
-        return {NONE: _Knots.of(*ends)}
+        return {NONE: _Knots(*ends)}
 
     def _gpu_times(self, table: str) -> pl.DataFrame:
         """Return when GPU activities run: as replayed, others with what runs at their time."""
         recorded = self._trace.table(table, ["start_ns", "end_ns"])
         start = self.moments(NONE, recorded["start_ns"].to_numpy())
-        length = (recorded["end_ns"] - recorded["start_ns"]).to_numpy()
         for rows, starts in self._ops.get(table, ()):
             start[rows] = starts
-        return pl.DataFrame({"start_ns": start, "end_ns": start + length})
+        end = recorded["end_ns"].to_numpy() - recorded["start_ns"].to_numpy()
+        end += start
+        return pl.DataFrame({"start_ns": start, "end_ns": end})
 
 
 _OPS_OF = {kind.table: kind for kind in OpKind}
@@ -334,8 +348,8 @@ class CorrectedTrace(WindowedTrace):
             chosen,
             start_ns=int(start_ns),
             end_ns=int(end_ns),
-            steps=tuple(map(self.times.step, chosen.steps)),
-            left_out=tuple(map(self.times.step, chosen.left_out)),
+            steps=self.times.steps(chosen.steps),
+            left_out=self.times.steps(chosen.left_out),
             notes=(self.correction.text, *chosen.notes),
             recorded_step_ns=chosen.step_ns,
         )

@@ -313,16 +313,20 @@ def _call_rows(trace: Trace, process: int | None, start_ns: int, end_ns: int) ->
     if process is not None:
         wanted &= frame["process"] == process
     frame = kept(frame, wanted)
-    _, threads = number_rows(frame, ["process", "thread"])
-    starts, ends = (frame[column].to_numpy() for column in ("start_ns", "end_ns"))
-    found = native.outer_calls(starts, ends, threads) or _outer_calls(starts, ends, threads)
-    outer, around = found
+    outer, around = outer_calls(frame)
     # Calls that run across an end of the window are cut there.
     return frame.with_columns(
         pl.Series("outer", outer, pl.Boolean),
         frame["row"].gather(around).alias("around"),
         pl.col("start_ns", "end_ns").clip(start_ns, end_ns),
     )
+
+
+def outer_calls(calls: pl.DataFrame) -> tuple[Flags, Ints]:
+    """Return which calls are not inside another one of their thread, and which one is around."""
+    _, threads = number_rows(calls, ["process", "thread"])
+    starts, ends = (calls[column].to_numpy() for column in ("start_ns", "end_ns"))
+    return native.outer_calls(starts, ends, threads) or _outer_calls(starts, ends, threads)
 
 
 def _outer_calls(starts: Ints, ends: Ints, threads: Ints) -> tuple[Flags, Ints]:

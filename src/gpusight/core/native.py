@@ -36,6 +36,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
         *(_COUNT, *[_BUFFER] * 5),
         *(_COUNT, _COUNT, _BUFFER),
     ),
+    "move_times": (ctypes.c_int, _COUNT, *[_BUFFER] * 2, _COUNT, *[_BUFFER] * 2),
     "project": (
         *(ctypes.c_int, _COUNT, *[_BUFFER] * 6),
         *(_COUNT, *[_BUFFER] * 2, _COUNT, _BUFFER),
@@ -287,6 +288,18 @@ def replay(
         *times,
     )
     return times
+
+
+def move_times(before: Ints, after: Ints, times: Ints) -> Ints | None:
+    """Move times by rising moments and where these are moved to; None also beyond 2^53 ns."""
+    function = _function("move_times")
+    if function is None:
+        return None
+    n, m = len(before), len(times)
+    moved = np.empty(m, np.int64)
+    columns = (n, _ints(before, n), _ints(after, n), m, _ints(times, m), moved)
+    result = function(*(c if isinstance(c, int) else c.ctypes.data for c in columns))
+    return None if result == BAD_INPUT else moved
 
 
 def nested_lines(starts: Ints, ends: Ints) -> Ints | None:

@@ -142,3 +142,42 @@ GPUSIGHT_API int gpusight_replay(int64_t calls, const int64_t *host_thread, cons
     free(stream_end);
     return result;
 }
+
+/* The largest whole number up to which floating point is exact: beyond it the caller uses NumPy. */
+static const int64_t MAX_EXACT = (int64_t)1 << 53;
+
+static inline int is_exact(int64_t value) { return -MAX_EXACT <= value && value <= MAX_EXACT; }
+
+/* Move `m` times by `n` rising moments and where these are moved to; between two of them in proportion, as `interp` of
+ * NumPy does it. What is before the first stays, what is after the last moves with it. Stands in for `_moved_times` of
+ * analysis/corrected_trace.py.
+ */
+GPUSIGHT_API int gpusight_move_times(int64_t n, const int64_t *before, const int64_t *after, int64_t m,
+                                     const int64_t *times, int64_t *moved)
+{
+    if (n < 1 || !is_exact(before[0]) || !is_exact(before[n - 1]) || !is_exact(after[n - 1]))
+        return GPUSIGHT_BAD_INPUT;
+    int64_t hint = 0;
+    for (int64_t i = 0; i < m; i++) {
+        const int64_t time = times[i];
+        if (!is_exact(time))
+            return GPUSIGHT_BAD_INPUT;
+        if (time <= before[0]) {
+            moved[i] = time;
+        } else if (time >= before[n - 1]) {
+            moved[i] = time - before[n - 1] + after[n - 1];
+        } else {
+            hint = seek(n, before, time, 1, hint);
+            /* Where moments do not rise, the search may end anywhere. */
+            if (hint < 1 || hint >= n)
+                return GPUSIGHT_BAD_INPUT;
+            const int64_t at = hint - 1;
+            if (!is_exact(before[at]) || !is_exact(before[hint]) || !is_exact(after[at]) || !is_exact(after[hint]) ||
+                before[at] > time || before[hint] <= time)
+                return GPUSIGHT_BAD_INPUT;
+            const double slope = (double)(after[hint] - after[at]) / (double)(before[hint] - before[at]);
+            moved[i] = (int64_t)(slope * (double)(time - before[at]) + (double)after[at]);
+        }
+    }
+    return GPUSIGHT_DONE;
+}

@@ -12,7 +12,7 @@ import polars as pl
 
 from gpusight.analysis.aggregates import is_named, kept, names_of
 from gpusight.analysis.attribution.work_causes import main_threads
-from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind
+from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind, number_rows
 from gpusight.analysis.ledger.host_threads import HostTime, LaunchThreads, unnamed_input
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.steps.step_list import closed
@@ -75,6 +75,8 @@ _EVERYDAY = re.compile(
 _CAPTURE_BEGINS, _CAPTURE_ENDS = (
     re.compile(rf"^(?:cu|cuda|hip)Stream{edge}Capture") for edge in ("Begin", "End")
 )
+_MANY_FAMILIES = 1 << 20
+"""Names of threads from which on those that occur are sorted out first."""
 _MAX_LAUNCHES = 1 / 3
 """Ranges named like input that hold more of their thread's launches are not input."""
 _CALL_CAUSES = {
@@ -292,19 +294,26 @@ class _LaunchCalls:
         """Leave out events of names that hold much of what their threads launched."""
         if events.is_empty():
             return events
-        threads = events.group_by("thread", maintain_order=True)
-        with_shares = pl.concat([self._with_shares(part) for _, part in threads])
+        threads, of_thread = number_rows(events, ["thread"])
+        held = np.zeros(events.height, np.int64)
+        launches = np.zeros(threads.height, np.int64)
+        for number, thread in enumerate(threads["thread"].to_list()):
+            times = self._times.get(thread)
+            if times is not None:
+                own = slice(None) if threads.height == 1 else np.flatnonzero(of_thread == number)
+                first, after = (search(times, events[c].to_numpy()[own]) for c in _EVENTS[:2])
+                held[own], launches[number] = after - first, len(times)
         # Names of a family differ by numbers only; each distinct name is looked at once.
         texts = pl.Series(names_of(events["name"]), dtype=pl.String).str.replace_all(r"\d+", "#")
-        family = texts.rank("dense").gather(with_shares["name"].to_physical()).alias("family")
-        much = pl.col("launch_share").sum().over("thread", "family") > _MAX_LAUNCHES
-        return with_shares.with_columns(family).filter(~much).select(_EVENTS)
-
-    def _with_shares(self, events: pl.DataFrame) -> pl.DataFrame:
-        """Add which part of the launches of a thread each of its events holds."""
-        times = self._times.get(events["thread"][0], np.empty(0, np.int64))
-        first, after = (search(times, events[c].to_numpy()) for c in ("start_ns", "end_ns"))
-        return events.with_columns(pl.Series("launch_share", (after - first) / max(len(times), 1)))
+        families = np.append(texts.rank("dense").to_numpy(), 0).astype(np.int64)  # 0 is of no name
+        codes = events["name"].to_physical().fill_null(len(texts)).to_numpy()
+        keys = of_thread * len(families) + families[codes]
+        known = np.arange(min(threads.height * len(families), _MANY_FAMILIES))
+        if len(known) == _MANY_FAMILIES:
+            known, keys = np.unique(keys, return_inverse=True)
+        launched = np.maximum(launches[known // len(families)], 1)
+        share = np.bincount(keys, held, len(known)) / launched
+        return kept(events, pl.Series((share <= _MAX_LAUNCHES)[keys])).select(_EVENTS)
 
 
 def _compiling(trace: Trace, host_threads: LaunchThreads, ranges: HostRangesByThread) -> Intervals:
