@@ -181,7 +181,7 @@ class SqliteRows(NamedTuple):
 
     rows: int
     columns: list[ArrowColumn | None]
-    """Those that are not in the columns of the whole table; None for text that is null in all rows."""
+    """Those that are not in the columns of the whole table; None for text without any value."""
     nulls: list[int]
     """How many values of each are null."""
     overflow_pages: int
@@ -217,7 +217,12 @@ def sqlite_rows(
             *(*file, leaves.pages, leaves.last_keys, some.start, len(some)),
             *(width, places, kinds),
             *((None, 0) if whole is None else (whole.arrays, whole.rows)),
-            *(-1 if only is None else only.place, len(kept), kept, only is not None and only.or_null),
+            *(
+                -1 if only is None else only.place,
+                len(kept),
+                kept,
+                only is not None and only.or_null,
+            ),
             *(schemas, arrays, nulls, ctypes.byref(overflow)),
         )
     )
