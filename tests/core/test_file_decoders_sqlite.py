@@ -143,6 +143,52 @@ def test_numbers_are_decoded_in_place_where_row_ids_count_from_1(
     assert tried == ([(True, True)] if in_place else [(True, False), (False, True)])
 
 
+@pytest.mark.parametrize("or_unknown", [True, False])
+@pytest.mark.parametrize("values", [(3,), (3, 1 << 40), (0, 1, 2, 4)])
+def test_rows_that_do_not_count_are_not_decoded_where_they_are_most(
+    tmp_path: Path, values: tuple[int, ...], or_unknown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = [None if i % 11 == 0 else 1 << 40 if i % 1000 == 7 else i % 5 for i in range(20_000)]
+    rows = [(i, i / 3, f"name {i % 7}" * (i % 40), kind) for i, kind in enumerate(kinds)]
+    path = write(tmp_path / "x.sqlite", rows, "PRAGMA page_size = 512")
+    monkeypatch.setattr(sqlite_pages, "_SLICE_BYTES", 100_000)
+    filtered, read = [], sqlite_pages._read_table
+
+    def recorded(*args: Any, **kwargs: Any) -> pl.DataFrame | None:
+        filtered.append(kwargs.get("only"))
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr(sqlite_pages, "_read_table", recorded)
+    only = RowFilter("kind", values, or_unknown)
+    check(path, ["start", "text"], only)
+    check(path, ["kind", "value"], only)
+    few = len(values) < 4
+    assert filtered[0] == (only if few else None)
+
+
+def test_rows_that_count_and_follow_each_other_are_not_copied(tmp_path: Path) -> None:
+    rows = [(i, 0.5, "a", 75 if i < 10 else 59) for i in range(1000)]
+    path = write(tmp_path / "x.sqlite", rows)
+    check(path, COLUMNS, RowFilter("kind", (59,)))
+    check(path, COLUMNS, RowFilter("kind", (75, 59)))
+    check(path, COLUMNS, RowFilter("kind", (1,)))
+
+
+@pytest.mark.parametrize("kind", [1.5, "text", b"x"], ids=repr)
+def test_a_kind_that_is_no_whole_number_is_left_to_sqlite(tmp_path: Path, kind: Any) -> None:
+    rows: list[Any] = [(i, 0.5, "a", i % 5) for i in range(3000)]
+    rows[2900] = (2900, 0.5, "a", kind)
+    path = write(tmp_path / "x.sqlite", rows, "PRAGMA page_size = 512")
+    assert decoded(path, ["start"], RowFilter("kind", (3,))) is None
+
+
+def test_text_without_a_value_takes_no_part_in_decoding(tmp_path: Path) -> None:
+    rows = [(i, 0.5, None if i < 30_000 else "late", 1) for i in range(30_100)]
+    path = write(tmp_path / "x.sqlite", rows, "PRAGMA page_size = 512")
+    check(path, ["text"])
+    check(path, ["start", "text"], RowFilter("start", tuple(range(9))))
+
+
 def test_row_ids_under_another_name(tmp_path: Path) -> None:
     rows = [(i * 7, 0.0, "a", i) for i in range(-20, 3000)]
     schema = "start INTEGER PRIMARY KEY, value REAL, text TEXT, kind INTEGER"

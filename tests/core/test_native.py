@@ -91,6 +91,37 @@ def test_nested_lines(spans: list[Span]) -> None:
     assert native.nested_lines(ends[::-1] + 1, starts[::-1]) is None or not spans
 
 
+@given(spans=SPANS, in_order=st.booleans(), groups=st.integers(1, 3))
+def test_group_lines(spans: list[Span], in_order: bool, groups: int) -> None:
+    ordered = sorted(spans, key=lambda span: (span[0], -span[1])) if in_order else spans
+    starts, ends, _ = columns(ordered)
+    keys = pl.Series("key", [number % groups for number in range(len(spans))], dtype=pl.Int64)
+    times = pl.DataFrame({"start_ns": starts, "end_ns": np.maximum(starts, ends)})
+    events = times.with_columns(keys).with_row_index(track_events.EVENT)
+    found = track_events.lay_out(events, ["key"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "group_lines", lambda *_: None)
+        expected = track_events.lay_out(events, ["key"])
+    assert found.event.tolist() == expected.event.tolist()
+    assert found.lines.equals(expected.lines)
+    assert found.lines.schema == expected.lines.schema
+
+
+def test_group_lines_are_those_of_events_that_nest() -> None:
+    starts, ends = np.array([0, 1, 2, 5, 5]), np.array([9, 3, 2, 8, 5])
+    codes = np.zeros(5, np.int64)
+    lines = native.group_lines(starts, ends, codes, 1)
+    assert lines is not None
+    assert lines.events.tolist() == [0, 1, 3, 2, 4]
+    assert lines.events_of.tolist() == [1, 2, 2]
+    assert lines.busy_ns.tolist() == [9, 5, 0]
+    crossing = native.group_lines(starts, ends + np.array([0, 7, 0, 0, 0]), codes, 1)
+    assert crossing is None
+    for outside in (codes + 1, codes - 1):
+        assert native.group_lines(starts, ends, outside, 1) is None
+    assert native.group_lines(starts[::-1].copy(), ends[::-1].copy(), codes, 1) is None
+
+
 def test_columns_of_other_lengths_or_kinds_are_refused() -> None:
     three, two = np.zeros(3, np.int64), np.zeros(2, np.int64)
     with pytest.raises(ValueError, match="columns of 3 values"):

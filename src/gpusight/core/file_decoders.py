@@ -187,7 +187,7 @@ class SqliteRows(NamedTuple):
 
     rows: int
     columns: list[ArrowColumn | None]
-    """Those that are not in the columns of the whole table; None for text that is null in all rows."""
+    """Those that are not in the columns of the whole table; None for text without any value."""
     nulls: list[int]
     """How many values of each are null."""
     overflow_pages: int

@@ -54,6 +54,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "search": (None, _COUNT, _BUFFER, _COUNT, _BUFFER, _COUNT, _BUFFER),
     "unite": (_COUNT, _COUNT, *[_BUFFER] * 4),
     "nested_lines": (_COUNT, _COUNT, *[_BUFFER] * 4),
+    "group_lines": (_COUNT, _COUNT, *[_BUFFER] * 3, _COUNT, *[_BUFFER] * 3),
+    "line_events": (*(_COUNT, _COUNT, *[_BUFFER] * 4, _COUNT, _BUFFER, _COUNT, *[_BUFFER] * 5),),
 }
 """Result and arguments of every function."""
 
@@ -312,6 +314,46 @@ def nested_lines(starts: Ints, ends: Ints) -> Ints | None:
     columns = (_ints(starts, n), _ints(ends, n), still_open, lines)
     result = function(n, *(column.ctypes.data for column in columns))
     return None if result == BAD_INPUT else lines
+
+
+class GroupLines(NamedTuple):
+    """The lines that events of some groups are drawn on."""
+
+    first_event: Ints
+    """Of each group."""
+    first_line: Ints
+    """Of each group; at the end, how many lines there are."""
+    events: NDArray[np.uint32]
+    """Positions of the events, line by line."""
+    events_of: Ints
+    busy_ns: Ints
+    start_ns: Ints
+    end_ns: Ints
+    """Of each line."""
+
+
+def group_lines(starts: Ints, ends: Ints, codes: Ints, groups: int) -> GroupLines | None:
+    """Lay out events in order of start, with the numbers of their groups.
+
+    None also where events of a group cross, or an inner one comes before its outer one.
+    """
+    place, collect = _function("group_lines"), _function("line_events")
+    if place is None or collect is None:
+        return None
+    n = len(starts)
+    columns = [_ints(column, n) for column in (starts, ends, codes)]
+    lines, counts, firsts = np.empty(n, np.int32), *np.empty((2, groups), np.int64)
+    of_events = [n, *(column.ctypes.data for column in columns)]
+    result = place(*of_events, groups, *(a.ctypes.data for a in (lines, counts, firsts)))
+    if result == BAD_INPUT:
+        return None
+    if result == NO_MEMORY:
+        raise MemoryError
+    first_line = np.append(np.int64(0), np.cumsum(counts))
+    events, sums = np.empty(n, np.uint32), np.empty((4, int(first_line[-1])), np.int64)
+    of_lines = (groups, first_line, int(first_line[-1]), events, *sums)
+    _call(collect, n, *columns, lines, *of_lines)
+    return GroupLines(firsts, first_line, events, *sums)
 
 
 # Launches -----------------------------------------------------------------------------------------

@@ -27,6 +27,8 @@ _MAX_INDEXED_SPAN, _MAX_SPAN_PER_ROW = 100_000, 4
 
 def encode_names(texts: pl.Series) -> pl.Series:
     """Turn text into an Enum of the strings that occur, in order of appearance."""
+    if len(texts) and texts.null_count() == len(texts):
+        return pl.Series(texts.name, [None], dtype=pl.Enum([])).new_from_index(0, len(texts))
     categories = texts.drop_nulls().unique(maintain_order=True)
     return texts.cast(pl.Enum(categories))
 

@@ -152,11 +152,18 @@ def _grouped(report: StatsReport) -> pl.DataFrame:
     printed = report.cells()
     return pl.DataFrame(
         {
-            column.header: list(map(group, cells)) if column.cell in _GROUPED else cells
+            column.header: _each_grouped(cells) if column.cell in _GROUPED else cells
             for column, cells in zip(report.columns, printed.get_columns(), strict=True)
         },
         schema=dict.fromkeys(_headers(report), pl.String),
     )
+
+
+def _each_grouped(cells: pl.Series) -> pl.Series:
+    """Group the thousands of each distinct number once."""
+    distinct = cells.unique()
+    texts = pl.Series([group(text) for text in distinct.to_list()], dtype=pl.String)
+    return cells.replace_strict(distinct, texts, return_dtype=pl.String)
 
 
 def group(number: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from gpusight.render.cell_text import (
@@ -91,7 +92,7 @@ class TextColumn:
         """Give all cells at the column's full width; long columns are filled at once."""
         if "".join(self.cells).isascii():
             fill = str.rjust if self.right else str.ljust
-            return [fill(cell, self.width) for cell in self.cells]
+            return list(map(fill, self.cells, repeat(self.width)))
         return [pad(cell, self.width, right=self.right) for cell in self.cells]
 
     @property
@@ -228,7 +229,7 @@ def _column(field: Field, frame: pl.DataFrame) -> TextColumn:
 
 def _shown(values: Sequence[Any], fmt: Fmt) -> Sequence[str]:
     # A long column of plain texts is checked at once.
-    if all(type(value) is str for value in values) and "".join(values).isprintable():
+    if set(map(type, values)) == {str} and "".join(values).isprintable():
         return values
     return [show(value, fmt) for value in values]
 

@@ -128,7 +128,11 @@ def _row_lines(layout: TextTableLayout, *, colored: bool) -> Iterator[StyledLine
     yield StyledLine.of_parts(heading)
     yield StyledLine.of_parts(under)
     styles = [column.style for column in layout.columns]
-    for row, cells in enumerate(zip(*(c.padded_cells() for c in layout.columns), strict=True)):
+    rows = zip(*(c.padded_cells() for c in layout.columns), strict=True)
+    if not colored:  # reports of nsys stats may have hundreds of thousands of rows
+        yield from map(StyledLine, map((" " * layout.gap).join, rows))
+        return
+    for row, cells in enumerate(rows):
         parts: list[tuple[str, str]] = []
         for gap, column, cell, style in zip(gaps, layout.columns, cells, styles, strict=True):
             parts += (gap, (cell, "dim" if cell.strip() == "-" else style))

@@ -222,18 +222,31 @@ def lay_out(events: pl.DataFrame, keys: Sequence[str], *, packed: bool = True) -
     line, as samples are.
     """
     start, end = times(events)
-    group, named = _groups(events, keys)
-    line = pack(start, end, group) if packed else np.zeros(len(group), np.int32)
-    strip, first_strip = _strips(group, line, named.height)
-    order = _in_order(start, strip)
-    event = events[EVENT].to_numpy()[order].astype(np.uint32, copy=False)
-    measured = _measured(start, end, order, np.bincount(strip, minlength=first_strip[-1]))
-    group_of_line = np.repeat(np.arange(named.height), np.diff(first_strip))
+    group = _groups(events, keys)
+    groups = int(group.max(initial=-1)) + 1
+    number_of = events[EVENT].to_numpy()
+    laid_out = native.group_lines(start, end, group, groups) if packed else None
+    if laid_out is None:
+        line = pack(start, end, group) if packed else np.zeros(len(group), np.int32)
+        strip, first_strip = _strips(group, line, groups)
+        order = _in_order(start, strip)
+        event = number_of[order]
+        measured = _measured(start, end, order, np.bincount(strip, minlength=first_strip[-1]))
+        first_row = np.zeros(groups, np.int64)
+        first_row[group[::-1]] = np.arange(len(group))[::-1]  # backwards: the first row stays
+    else:
+        first_row, first_strip, in_lines, *sums = laid_out
+        event = number_of[in_lines]
+        first = np.cumsum(sums[0]) - sums[0]
+        columns = zip(_OF_LINE[1:], (first, *sums), strict=True)
+        measured = [pl.Series(name, column) for name, column in columns]
+    named = events.select(keys)[first_row]
+    group_of_line = np.repeat(np.arange(groups), np.diff(first_strip))
     lines = named[group_of_line].with_columns(
         pl.Series("line", np.arange(len(group_of_line)) - first_strip[group_of_line], pl.Int64),
         *measured,
     )
-    return LineLayout(event, lines)
+    return LineLayout(event.astype(np.uint32, copy=False), lines)
 
 
 def times(events: pl.DataFrame) -> tuple[Ints, Ints]:
@@ -244,16 +257,17 @@ def times(events: pl.DataFrame) -> tuple[Ints, Ints]:
     return start, end
 
 
-def _groups(events: pl.DataFrame, keys: Sequence[str]) -> tuple[Ints, pl.DataFrame]:
-    """Number the groups in the order of their keys, and give the keys of each."""
-    codes = np.zeros(events.height, np.int64)
+def _groups(events: pl.DataFrame, keys: Sequence[str]) -> Ints:
+    """Number the groups in the order of their keys."""
+    codes: Ints | None = None
     for key in keys:
-        numbers = number(events[key].fill_null(_UNKNOWN))
-        if (several := int(numbers.max(initial=0)) + 1) > 1:
-            codes = _renumbered(codes * several + numbers)
-    first = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
-    first[codes[::-1]] = np.arange(len(codes))[::-1]  # written backwards: the first row stays
-    return codes, events.select(keys)[first]
+        column = events[key]
+        if column.null_count() in (0, len(column)) and column.min() == column.max():
+            continue  # all events have the same
+        numbers = number(column.fill_null(_UNKNOWN))
+        several = int(numbers.max(initial=0)) + 1
+        codes = numbers if codes is None else _renumbered(codes * several + numbers)
+    return np.zeros(events.height, np.int64) if codes is None else codes
 
 
 def _renumbered(codes: Ints) -> Ints:

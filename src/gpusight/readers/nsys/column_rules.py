@@ -231,9 +231,11 @@ def range_source(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
 
     Newer exports have tables for them.
     """
-    domain = range_domain(context, raw).cast(pl.String)
-    libraries = [word for word in domain.unique() if word in _LIBRARIES]
+    domains = range_domain(context, raw)
+    known = domains.dtype.categories if isinstance(domains.dtype, pl.Enum) else domains.unique()
+    libraries = [word for word in known if word in _LIBRARIES]
     sources = pl.Series([None], dtype=pl.String).new_from_index(0, raw.height)
+    domain = domains.cast(pl.String) if libraries else domains
     for library in libraries:
         name = context.strings.texts(raw.get_column("textId"))
         called = name.str.contains(_LIBRARIES[library]).fill_null(value=False)
