@@ -202,7 +202,8 @@ class EventArguments:
 
     def joined(self) -> bytes:
         """Return all of them, with a comma between two."""
-        return b",".join(part.joined() for part in self._parts)
+        there = (part for part in self._parts if part.size or part.at is not None)
+        return b",".join(part.joined() for part in there)
 
     def columns(self, wanted: Sequence[ArgumentColumn]) -> list[pl.Series]:
         """Build these columns in one pass over the arguments."""
@@ -246,10 +247,8 @@ def _decode(
     if wanted and decoded is None:
         return None
     none = np.zeros(len(part.at), np.int64), np.zeros(len(part.at), np.uint8)
-    try:
-        texts = [] if decoded is None else [text_of(raw) for raw in decoded.texts]
-    except NOT_JSON:
-        return None
+    texts = [] if decoded is None else [_text_or_none(raw) for raw in decoded.texts]
+    no_texts = [number for number, text in enumerate(texts) if text is None]
     columns = []
     for keys in there:
         values, states = none
@@ -264,8 +263,19 @@ def _decode(
             open_ones = states == NO_ARGUMENT if is_raw else states != HAS_VALUE
             values = np.where(open_ones, decoded.values[row], values)
             states = np.where(open_ones, decoded.states[row], states)
+        is_text = bool(keys) and keys[0].type == TEXT
+        if is_text and no_texts and np.isin(values[states == HAS_VALUE], no_texts).any():
+            return None
         columns.append((values, states, decoded.texts if is_raw and decoded else texts))
     return columns
+
+
+def _text_or_none(raw: bytes) -> str | None:
+    """Decode a text of JSON; None of what is none, such as a list."""
+    try:
+        return text_of(raw)
+    except NOT_JSON:
+        return None
 
 
 def _structs(part: ArgumentPart, keys: dict[str, bool]) -> Iterator[list[Any]]:
