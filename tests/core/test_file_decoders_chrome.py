@@ -278,3 +278,19 @@ def test_usual_arguments_are_decoded_by_the_core(monkeypatch: pytest.MonkeyPatch
     columns = arguments.columns(WANTED)
     values = [5, 3, "[[1,2],[]]", "n\\té", 2, 1, 0.5, None]
     assert [column.to_list() for column in columns] == [[value, None] for value in values]
+
+
+def test_likely_columns_are_built_in_the_same_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = EventArguments()
+    written = [b'{"a": 1, "b": 2}', b'{"b": 300}', b'{"b": "odd", "a": null}']
+    arguments.add([msgspec.Raw(text) for text in written])
+    first, second, absent = (
+        ArgumentColumn((key,), lambda: NumberBuilder(pl.Int64)) for key in ("a", "b", "c")
+    )
+    (column,) = arguments.columns([first], [second, absent])
+    assert (column.to_list(), arguments.wrong) == ([1, None, None], {})
+    monkeypatch.setattr(EventArguments, "_built", None)
+    (kept,) = arguments.columns([second])
+    assert kept.to_list() == [2, 300, None]
+    assert kept.dtype == pl.Int64
+    assert arguments.wrong == {"b": 1}  # named only once somebody wants it
