@@ -223,12 +223,7 @@ def sqlite_rows(
             *(*file, leaves.pages, leaves.last_keys, some.start, len(some)),
             *(width, places, kinds),
             *((None, 0) if whole is None else (whole.arrays, whole.rows)),
-            *(
-                -1 if only is None else only.place,
-                len(kept),
-                kept,
-                only is not None and only.or_null,
-            ),
+            *(-1 if only is None else only.place, len(kept), kept, only is not None and only.or_null),
             *(schemas, arrays, nulls, ctypes.byref(overflow)),
         )
     )

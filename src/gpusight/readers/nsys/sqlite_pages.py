@@ -234,7 +234,9 @@ def _decode_slices(
     return None if shared or len(parts) < len(decoded) else parts
 
 
-def _joined(name: str, affinity: str, parts: Sequence[tuple[ArrowColumn | None, int]]) -> pl.Series:
+def _joined(
+    name: str, affinity: str, parts: Sequence[tuple[ArrowColumn | None, int]]
+) -> pl.Series:
     """Make one series of the parts of a column and their rows; no part is text without a value."""
     if all(part is None for part, _ in parts):
         return _NO_TEXT.alias(name).new_from_index(0, sum(rows for _, rows in parts))
