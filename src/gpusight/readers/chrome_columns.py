@@ -120,6 +120,8 @@ class TextBuilder:
         self._codes: list[NDArray[np.uint32]] = []
         self._known: dict[Any, int] = dict.fromkeys((b"", b"null") if raw else (None,), _NO_CODE)
         self._distinct: list[Any] = []
+        self.wrong = 0
+        """Any value is a text."""
 
     def add(self, values: list[Any]) -> None:
         """Add more values."""
@@ -181,6 +183,8 @@ class EventArguments:
         self._parts: list[ArgumentPart] = []
         self.wrong: dict[str, int] = {}
         """Values that are no numbers, by their key."""
+        self._kept: dict[ArgumentColumn, tuple[pl.Series, int]] = {}
+        """Columns of whole numbers that will be wanted again, and their `wrong`."""
 
     def add(self, raw: Sequence[msgspec.Raw]) -> None:
         """Add the arguments of more events."""
@@ -202,10 +206,37 @@ class EventArguments:
 
     def joined(self) -> bytes:
         """Return all of them, with a comma between two."""
-        return b",".join(part.joined() for part in self._parts)
+        there = (part for part in self._parts if part.size or part.at is not None)
+        return b",".join(part.joined() for part in there)
 
-    def columns(self, wanted: Sequence[ArgumentColumn]) -> list[pl.Series]:
-        """Build these columns in one pass over the arguments."""
+    def columns(
+        self, wanted: Sequence[ArgumentColumn], likely: Sequence[ArgumentColumn] = ()
+    ) -> list[pl.Series]:
+        """Build these columns in one pass over the arguments.
+
+        Where there is one to be made, columns of whole numbers that are likely to be wanted later
+        are built in the same pass, and kept.
+        """
+        missing = [column for column in dict.fromkeys(wanted) if column not in self._kept]
+        built: dict[ArgumentColumn, tuple[pl.Series, int]] = {}
+        if missing:
+            others = [c for c in likely if c not in missing and c not in self._kept]
+            missing += [c for c in others if any(self.mention(key) for key in c.keys)]
+            built = dict(zip(missing, self._built(missing), strict=True))
+            for column in likely:
+                if column in built:
+                    series, wrong = built[column]
+                    self._kept[column] = series.shrink_dtype(), wrong
+        columns = []
+        for column in wanted:
+            series, wrong = built[column] if column in built else self._kept[column]
+            if wrong:
+                self.wrong[column.keys[0]] = wrong
+            columns.append(series if column in built else series.cast(pl.Int64))
+        return columns
+
+    def _built(self, wanted: Sequence[ArgumentColumn]) -> list[tuple[pl.Series, int]]:
+        """Build columns, each with the count of values that are no numbers."""
         builders = [column.builder() for column in wanted]
         keys: dict[str, bool] = {}
         for column, builder in zip(wanted, builders, strict=True):
@@ -225,10 +256,7 @@ class EventArguments:
                 for column, builder in zip(wanted, builders, strict=True):
                     names = [fields[key] for key in column.keys]
                     builder.add(_first(structs, names, raw=builder.raw))
-        for column, builder in zip(wanted, builders, strict=True):
-            if isinstance(builder, NumberBuilder) and builder.wrong:
-                self.wrong[column.keys[0]] = builder.wrong
-        return [builder.column() for builder in builders]
+        return [(builder.column(), builder.wrong) for builder in builders]
 
 
 def _decode(
@@ -246,10 +274,8 @@ def _decode(
     if wanted and decoded is None:
         return None
     none = np.zeros(len(part.at), np.int64), np.zeros(len(part.at), np.uint8)
-    try:
-        texts = [] if decoded is None else [text_of(raw) for raw in decoded.texts]
-    except NOT_JSON:
-        return None
+    texts = [] if decoded is None else [_text_or_none(raw) for raw in decoded.texts]
+    no_texts = [number for number, text in enumerate(texts) if text is None]
     columns = []
     for keys in there:
         values, states = none
@@ -264,8 +290,19 @@ def _decode(
             open_ones = states == NO_ARGUMENT if is_raw else states != HAS_VALUE
             values = np.where(open_ones, decoded.values[row], values)
             states = np.where(open_ones, decoded.states[row], states)
+        is_text = bool(keys) and keys[0].type == TEXT
+        if is_text and no_texts and np.isin(values[states == HAS_VALUE], no_texts).any():
+            return None
         columns.append((values, states, decoded.texts if is_raw and decoded else texts))
     return columns
+
+
+def _text_or_none(raw: bytes) -> str | None:
+    """Decode a text of JSON; None of what is none, such as a list."""
+    try:
+        return text_of(raw)
+    except NOT_JSON:
+        return None
 
 
 def _structs(part: ArgumentPart, keys: dict[str, bool]) -> Iterator[list[Any]]:

@@ -19,7 +19,7 @@ from gpusight.readers.tables import (
     time_order,
     within_limits,
 )
-from gpusight.readers.torch.torch_tables import PARTS, EventColumnRule, EventTablePart
+from gpusight.readers.torch.torch_tables import LINKS, PARTS, EventColumnRule, EventTablePart
 from gpusight.recording.inside.stack_sampler import METADATA_KEY as METADATA_OF_STACKS
 from gpusight.trace.schema import TABLES
 from gpusight.trace.trace import Meta, Outline, TraceSource
@@ -294,7 +294,7 @@ class TorchSource(TraceSource):
     ) -> pl.DataFrame:
         rules = {c: part.rules.get(c) for c in columns}
         wanted = [a for rule in rules.values() if rule is not None for a in rule.arguments]
-        arguments = iter(rows.arguments.columns(wanted) if wanted else ())
+        arguments = iter(rows.arguments.columns(wanted, LINKS) if wanted else ())
         built = []
         for name, rule in rules.items():
             column = TABLES[table].column(name)

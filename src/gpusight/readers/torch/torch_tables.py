@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -96,8 +97,16 @@ def _constant(word: str) -> EventColumnRule:
     return _of_events(lambda rows: series.new_from_index(0, rows.height))
 
 
+@cache
 def _integers(*keys: str) -> ArgumentColumn:
     return ArgumentColumn(keys, lambda: NumberBuilder(pl.Int64))
+
+
+LINKS = (
+    *(_integers(*_OP_KEYS), _integers("correlation"), _integers("Sequence number")),
+    *(_integers(key) for key in ("Fwd thread id", "device", "context", "stream")),
+)
+"""Arguments that link events: most commands want several, one after the other."""
 
 
 def _unchanged(column: pl.Series) -> pl.Series:
