@@ -133,3 +133,21 @@ def test_nothing_is_overwritten(sampled: Path) -> None:
     copy.with_name(copy.name + ".stacks").write_text("mine")
     with pytest.raises(gs.GpusightError, match="exists already"):
         gs.share(sampled, copy)
+
+
+def test_stacks_of_workers_that_the_capture_lacks_are_left_out_and_counted(sampled: Path) -> None:
+    path = sampled.with_name(sampled.name + ".stacks")
+    head = {"version": 1, "session": "a1b2", "pid": 987_654, "parent": 1, "hz": 200.0}
+    worker = (
+        stacks.MAGIC
+        + json_chunk(stacks.PROCESS, head)
+        + json_chunk(stacks.THREAD, {"number": 0, "native": 987_654})
+        + json_chunk(stacks.FRAMES, FRAMES)
+        + chunk(stacks.NODES, struct.pack(f"<{len(NODES)}I", *NODES))
+        + chunk(stacks.SAMPLES, struct.pack("<q", 0) + stacks.SAMPLE.pack(5, 0, 0, 1))
+    )
+    path.write_bytes(path.read_bytes() + worker)
+    copy = sampled.with_name("copy" + "".join(sampled.suffixes))
+    done = gs.share(sampled, copy)
+    assert any(note.startswith("1 sampled stacks of processes that") for note in done.notes)
+    assert b"987654" not in copy.with_name(copy.name + ".stacks").read_bytes()

@@ -30,6 +30,7 @@ _FRAMES_AT_ONCE, _NODES_AT_ONCE = 1_000, 1_000_000
 _LIBRARY = "lib/site-packages/"
 """Stands for the folder of a library whose name is left out."""
 _LEFT_OUT = "the sampled stacks were not copied: {}"
+_OF_OTHERS = "{:,} sampled stacks of processes that the capture lacks were not copied"
 
 
 def shared_session(about: object, salt: bytes) -> str | None:
@@ -63,14 +64,17 @@ def stacks_copy(
     tally = LeakTally()
     try:
         source = capture_source(capture, cache=False)
-        sampled = list(aligned_processes(source, read_processes(path)))
-        data = b"".join(_Process(own, options, numbers, tally).data() for own in sampled)
+        sampled = read_processes(path)
+        aligned = list(aligned_processes(source, sampled))
+        data = b"".join(_Process(own, options, numbers, tally).data() for own in aligned)
         source.close()
     except (ValueError, OSError, struct.error) as error:
         return b"", tally.scan((_LEFT_OUT.format(" ".join(str(error).split())[:200]),))
     if not data:
         return b"", tally.scan((_LEFT_OUT.format("they are of other processes"),))
-    return data, tally.scan()
+    others = sum(process.sample_count for process in sampled)
+    others -= sum(own.process.sample_count for own in aligned)
+    return data, tally.scan((_OF_OTHERS.format(others),) if others else ())
 
 
 class _Process:

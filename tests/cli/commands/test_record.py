@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -14,6 +15,8 @@ import pytest
 
 from gpusight.cli.commands import record
 from gpusight.cli.main import build_parser, main
+from gpusight.recording import choose_tool
+from gpusight.recording.collect_stacks import StackFiles
 from gpusight.recording.request import NcuLevel, Tool
 from tests.cli.captures import SOURCE
 from tests.recording.fake_tools import install
@@ -87,7 +90,10 @@ def test_a_report_of_five_bytes_is_no_success(
     assert "next:" not in error
 
 
-def test_what_a_recording_says(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_a_recording_says(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choose_tool, "has_gpu", lambda: True)
     assert main(["record", "--memory", "--", PYTHON, "t.py", "a b"]) == 0
     out, err = capfd.readouterr()
     assert out == "['a b']\n"
@@ -229,7 +235,6 @@ def test_what_tools_and_names_say_cannot_drive_the_terminal(
 
 
 def test_what_to_type_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpusight.recording import choose_tool
     from gpusight.recording.record_program import Recording
     from gpusight.recording.tools import ToolCommand as Command
 
@@ -238,7 +243,10 @@ def test_what_to_type_next(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(choose_tool, "has_gpu", lambda: False)
     assert record._next(done(Tool.TORCH, "-x.json")) == "gpusight ops ./-x.json"
-    assert record._next(done(Tool.NSYS, "a b")) == "gpusight diagnose 'a b'"
+    assert record._next(done(Tool.NSYS, "a b")) == "gpusight info 'a b'"
+    stacks = StackFiles((Path("a.stacks"),), 1, 0)
+    sampled = dataclasses.replace(done(Tool.TORCH, "a"), stacks=stacks)
+    assert record._next(sampled) == "gpusight hotspots a"
     monkeypatch.setattr(choose_tool, "has_gpu", lambda: True)
     assert record._next(done(Tool.TORCH, "x.json")) == "gpusight diagnose x.json"
 
@@ -265,6 +273,7 @@ def test_the_next_command_of_several_ranks_is_about_all_of_them(
     assert main(["record", "--", PYTHON, "t.py"]) == 0
     err = capfd.readouterr().err
     assert "wrote t.rank0.nsys-rep" in err
+    monkeypatch.setattr(choose_tool, "has_gpu", lambda: True)
     assert "next: gpusight ranks 't.rank*.nsys-rep'" in err
     assert main(["record", "--rank", "0", "--", PYTHON, "t.py"]) == 0
     assert "next: gpusight diagnose t-2.rank0.nsys-rep" in capfd.readouterr().err

@@ -29,6 +29,7 @@ FRAMES = [
     ],
     ["/opt/x/gpusight/inside/y.py", "hook", "gpusight.y", 1],
 ]
+BOOTSTRAP = ("BaseProcess._bootstrap", "multiprocessing.process")
 NODES = [stacks.NO_PARENT, 0, 0, 1, 1, 2]
 """main; main > forward; main > forward > hook."""
 CLOCK = {"kind": "wall", "before": 1_000 * MS, "value": EPOCH_NS + 50 * MS, "after": 1_000 * MS}
@@ -223,3 +224,44 @@ def test_a_hostile_file_takes_no_more_than_a_large_one(
     trace = opened(tmp_path / "one", WHOLE + chunk(stacks.END, b"{}") * 40)
     assert trace.stack_samples.height == 3
     assert "is damaged" in trace.meta.notes[-1]
+
+
+def test_workers_of_a_loader_that_the_capture_lacks_are_added(tmp_path: Path) -> None:
+    """A forked worker inherits frames of the program, which do not run in it."""
+    about = {"version": 1, "session": "s", "pid": 8, "parent": 7, "hz": 200.0}
+    frames = [
+        ["/home/me/train.py", "main", "__main__", 3],
+        ["/usr/lib/python3.11/multiprocessing/process.py", *BOOTSTRAP, 314],
+        ["/home/me/data.py", "load", "data", 5],
+    ]
+    nodes = struct.pack("<6I", stacks.NO_PARENT, 0, 0, 1, 1, 2)
+    worker = b"".join(
+        (
+            stacks.MAGIC,
+            json_chunk(stacks.PROCESS, about),
+            json_chunk(stacks.THREAD, {"number": 0, "native": 8}),
+            json_chunk(stacks.FRAMES, frames),
+            chunk(stacks.NODES, nodes),
+            rows(1_000 * MS, (7 * MS, 0, 0, 2)),
+        )
+    )
+    other = worker.replace(
+        json_chunk(stacks.PROCESS, about), json_chunk(stacks.PROCESS, {**about, "parent": 1})
+    )
+    for data, left_out in ((WHOLE + worker, 0), (WHOLE + other, 1)):
+        trace = opened(tmp_path, data)
+        trace.validate()
+        of_worker = trace.stack_samples.filter(process=2)
+        assert of_worker.height == 1 - left_out
+        notes = " ".join(trace.meta.notes)
+        assert ("of threads that the capture does not have" in notes) == bool(left_out)
+        if left_out:
+            assert trace.processes["pid"].to_list() == [7]
+            continue
+        # On the clock of the process that started it.
+        assert of_worker.select("time_ns", "thread").row(0) == (57 * MS, 71)
+        assert trace.processes.select("process", "pid").rows() == [(1, 7), (2, 8)]
+        assert trace.threads.select("thread", "process", "tid").rows() == [(70, 1, 7), (71, 2, 8)]
+        assert trace.row_count("threads") == 2
+        own = trace.stack_frames.filter(pl.col("stack") == of_worker["stack"][0])
+        assert own["function"].cast(str).to_list() == ["load", "BaseProcess._bootstrap"]

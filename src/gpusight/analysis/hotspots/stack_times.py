@@ -281,7 +281,8 @@ class Hotspots:
         tree, nodes = self.times.stacks.tree, self._nodes()
         totals = {v: tree.sums(nodes[v].to_numpy()[:-1]) for v in _VALUES}
         shown = np.zeros(len(tree), np.bool_)
-        for value in (*_VALUES[:3], "bytes"):
+        times = [v for v in _VALUES[:3] if nodes[v].sum()]
+        for value in times or ["bytes"]:  # a memory snapshot has no times
             least = 0.0 if with_small else _MIN_TREE_SHARE * int(nodes[value].sum())
             shown |= totals[value] >= max(1.0, least)
         if not self.all_frames:

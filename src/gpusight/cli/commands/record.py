@@ -416,12 +416,15 @@ def _print_stacks(plan: RecordingPlan, stacks: StackFiles) -> None:
 def _next(done: Recording, *, all_ranks: bool = False) -> str:
     """Return the next command: of several ranks, that for all of them.
 
-    Without a GPU, torch records operators but no kernels.
+    Without a GPU there is nothing to diagnose, but host time by line, or by operator of torch.
     """
     from gpusight.recording.choose_tool import has_gpu
     from gpusight.recording.request import Tool
 
-    command = "ops" if done.tool is Tool.TORCH and not has_gpu() else "diagnose"
+    command = "diagnose"
+    if not has_gpu() and (done.tool is Tool.TORCH or not all_ranks):  # else the GPUs are elsewhere
+        without_stacks = "ops" if done.tool is Tool.TORCH else "info"
+        command = "hotspots" if done.stacks.paths else without_stacks
     name = str(done.path)
     if all_ranks and command == "diagnose":
         # The names of all ranks differ in the number only; one report may have them all.

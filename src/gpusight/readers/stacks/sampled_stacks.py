@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     Ints: TypeAlias = npt.NDArray[np.int64]
 
 
-TABLES_OF_STACKS = ("stack_samples", "stack_frames")
+TABLES_OF_STACKS = ("stack_samples", "stack_frames", "processes", "threads")
+"""The last two only have what the capture lacks: processes that its own ones started."""
 MAX_BYTES = 1 << 30
 _MAX_SAMPLES, _MAX_ROWS = 20_000_000, 20_000_000
 _MAX_PROCESSES, _MAX_FRAMES = 4_096, 5_000_000
@@ -50,6 +51,7 @@ class _Process(msgspec.Struct):
     session: _Text
     pid: _Number
     hz: Annotated[float, msgspec.Meta(gt=0, le=1e6)]
+    parent: _Number | None = None
 
 
 class _Clock(msgspec.Struct):
@@ -218,7 +220,7 @@ class StackedSource(TraceSource):
         rows, columns = dict(outline.rows), dict(outline.columns)
         for table, frame in self._joined.frames.items():
             rows[table] = rows.get(table, 0) + frame.height
-            columns[table] = list(frame.columns)
+            columns[table] = [*dict.fromkeys((*columns.get(table, ()), *frame.columns))]
         return Outline(meta=self.meta, rows=rows, columns=columns)
 
     def has(self, table: str) -> bool:
@@ -246,6 +248,8 @@ class StackedSource(TraceSource):
         if not self._inner.has(table):
             return own.select(columns)
         theirs = self._inner.load(table, own.columns)
+        if table in ("processes", "threads"):
+            return concat_tables([theirs, own.cast(theirs.schema)]).select(columns)
         shift = self._inner.load("stack_frames", ["stack"])["stack"].max()
         assert isinstance(shift, int)
         own = own.with_columns(pl.col("stack") + shift + 1)
@@ -295,17 +299,22 @@ class JoinedStacks:
             }
         )
         tables = {"stack_samples": samples, "stack_frames": rows}
+        tables |= {"processes": _NO_PROCESSES, "threads": _NO_THREADS}
         return cls({name: as_table(name, frame) for name, frame in tables.items()}, (note,))
 
 
 _TIMED = ("time_ns", "process", "thread", "stack", "weight_ns", "late_ns")
+_NO_PROCESSES = pl.DataFrame(schema=dict.fromkeys(("process", "pid"), pl.Int64))
+_NO_THREADS = pl.DataFrame(schema=dict.fromkeys(("thread", "process", "tid"), pl.Int64))
 
 
 def join_stacks(source: TraceSource, sampled: Sequence[SampledProcess]) -> JoinedStacks:
     """Put samples on the clock of a capture; raises ValueError where they are not of its run."""
     samples, rows, errors_ns = [], [], []
     first_stack, left_out = 0, sum(process.sample_count for process in sampled)
-    for own in aligned_processes(source, sampled):
+    aligned = list(aligned_processes(source, sampled))
+    workers = list(_workers(source, sampled, aligned))
+    for own in (*aligned, *workers):
         taken = own.process.samples()
         known = taken.join(own.threads, on="tid", how="inner", maintain_order="left")
         left_out -= known.height
@@ -329,7 +338,20 @@ def join_stacks(source: TraceSource, sampled: Sequence[SampledProcess]) -> Joine
         notes.append(f"{left_out:,} sampled stacks are of threads that the capture does not have")
     if not all(process.is_whole for process in sampled):
         notes.append("the file of sampled stacks is damaged: some of them are left out")
-    tables = {"stack_samples": frame, "stack_frames": pl.concat(rows)}
+    tables = {
+        "stack_samples": frame,
+        "stack_frames": pl.concat(rows),
+        "processes": pl.concat([_NO_PROCESSES, *(worker.row for worker in workers)]),
+        "threads": pl.concat(
+            [
+                _NO_THREADS,
+                *(
+                    w.threads.select("thread", process=pl.lit(w.key, pl.Int64), tid="tid")
+                    for w in workers
+                ),
+            ]
+        ),
+    }
     return JoinedStacks({n: as_table(n, table) for n, table in tables.items()}, tuple(notes))
 
 
@@ -343,6 +365,11 @@ class AlignedProcess:
     clock: CaptureClock
     threads: pl.DataFrame
     """`thread` and `tid` of those that the capture has."""
+
+    @property
+    def row(self) -> pl.DataFrame:
+        """Its row of the table `processes`."""
+        return pl.DataFrame({"process": [self.key], "pid": [self.process.about.pid]})
 
 
 def aligned_processes(
@@ -359,6 +386,30 @@ def aligned_processes(
         if clock is not None and keys:
             own = threads.filter(pl.col("process") == keys[0]).select("thread", "tid")
             yield AlignedProcess(process, keys[0], clock, own.unique("tid"))
+
+
+def _workers(
+    source: TraceSource, sampled: Sequence[SampledProcess], known: Sequence[AlignedProcess]
+) -> Iterator[AlignedProcess]:
+    """Find processes that known ones started and the capture lacks: the workers of a DataLoader,
+    where only the process that trains was profiled. Their clock is that of the one that started
+    them; they get numbers that the capture does not use."""
+    clocks = {own.process.about.pid: own.clock for own in known}
+    keys, threads = (
+        1 + int(_loaded(source, table, (key,))[key].max() or 0)  # type: ignore[arg-type]
+        for table, key in (("processes", "process"), ("threads", "thread"))
+    )
+    for process in sampled:
+        clock = clocks.get(process.about.parent) if process.about.parent is not None else None
+        if clock is None or process.about.pid in clocks or not process.threads:
+            continue
+        clocks[process.about.pid] = clock
+        tids = sorted(set(process.threads.values()))
+        numbers = range(threads, threads + len(tids))
+        yield AlignedProcess(
+            process, keys, clock, pl.DataFrame({"thread": list(numbers), "tid": tids})
+        )
+        keys, threads = keys + 1, threads + len(tids)
 
 
 def _series(columns: dict[str, Ints]) -> dict[str, pl.Series]:
@@ -473,6 +524,8 @@ def _stacks(process: SampledProcess, taken: pl.DataFrame, first: int) -> tuple[I
             continue
         table = _frame_table(epoch.frames)
         nodes = np.concatenate(epoch.nodes) if epoch.nodes else np.empty((0, 2), dtype=np.int64)
+        # A forked process inherits frames of the one that started it, which no longer run.
+        begins = np.array([_begins_process(frame) for frame in epoch.frames], np.bool_)
         at, stack = own["node"].to_numpy(), own["stack"].to_numpy()
         for depth in range(stacks.MAX_DEPTH):
             if (at >= len(nodes)).any() or (nodes[at, 1] >= table.height).any():
@@ -485,12 +538,17 @@ def _stacks(process: SampledProcess, taken: pl.DataFrame, first: int) -> tuple[I
             parents = nodes[at, 0]
             if ((parents >= at) & (parents < stacks.CUT_OFF)).any():
                 raise ValueError("a stack calls itself")
-            inner = parents < stacks.CUT_OFF
+            inner = (parents < stacks.CUT_OFF) & ~begins[nodes[at, 1]]
             at, stack = parents[inner], stack[inner]
             if not len(at):
                 break
     frame = pl.concat(frames).sort("stack", "depth")
     return of_sample.to_numpy(), frame
+
+
+def _begins_process(frame: tuple[str, str, str, int]) -> bool:
+    _, function, module, _ = frame
+    return module == "multiprocessing.process" and function.endswith("_bootstrap")
 
 
 def _is_library(file: str, module: str) -> bool:
