@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.aggregates import kept, names_of
+from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.nested_intervals import (
     NONE,
     NestedIntervals,
