@@ -65,7 +65,7 @@ def test_info_shows_the_step_time_that_was_stored(
     assert "Without profiler" not in screen(capsys, "info", str(loop))
 
 
-@pytest.mark.parametrize("command", ["timeline", "ranges", "api", "ops", "launches", "memory"])
+@pytest.mark.parametrize("command", ["timeline", "ranges", "api", "ops", "launches"])
 def test_commands_that_are_not_corrected_say_so(
     capsys: pytest.CaptureFixture[str], measured: Path, command: str
 ) -> None:
