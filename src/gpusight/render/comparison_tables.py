@@ -306,7 +306,7 @@ def _metric(metric: MetricChange, least: float) -> ComparisonRow:
     sides = (shown(change.before, fmt), shown(change.after, fmt))
     known = change.delta is not None
     verdict = change.verdict.value if known else "missing"
-    if change.verdict is ChangeVerdict.SAME and sides[0] != sides[1]:
+    if known and change.verdict is ChangeVerdict.SAME and sides[0] != sides[1]:
         verdict = f"within {percent(least)}"
     ends = spread(change.low, change.high, fmt)
     numbers = (signed(change.delta, fmt), signed_share(change.ratio), ends)
