@@ -463,6 +463,16 @@ def test_metrics_that_are_zero_on_both_sides_are_left_out() -> None:
     assert "h2d_bytes" in to_csv(as_table(compared))
 
 
+def test_a_count_that_changed_within_the_limit_is_not_called_the_same() -> None:
+    launches = MetricChange("launches", "Launches", Fmt.COUNT, change(602, 593, "same"))
+    memory = MetricChange("memory", "Memory", Fmt.BYTES, change(8e8, 8e8, "same"))
+    lines = shown(comparison(metrics=(*comparison().metrics, launches, memory))).splitlines()
+    (launches_line,) = (line for line in lines if line.startswith("Launches"))
+    (memory_line,) = (line for line in lines if line.startswith("Memory  "))
+    assert launches_line.endswith("within 2%")
+    assert memory_line.endswith("same")
+
+
 def test_without_steps_nothing_is_said_of_a_step() -> None:
     made = comparison()
     whole = [replace(side, steps=(0,)) for side in (made.before, made.after)]
