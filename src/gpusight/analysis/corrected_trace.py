@@ -14,6 +14,7 @@ from gpusight.analysis.profiler_costs import (
     COSTS,
     Overhead,
 )
+from gpusight.analysis.steps.step_list import frame_of
 from gpusight.analysis.steps.step_window import (
     WindowedTrace,
     WindowKind,
@@ -234,8 +235,8 @@ class MovedTimes:
     def steps(self, steps: Sequence[TraceStep]) -> tuple[TraceStep, ...]:
         """Move steps."""
         edges = np.array([(s.start_ns, s.end_ns) for s in steps], np.int64).reshape(-1, 2)
-        keys = [tuple(NONE if k is None else k for k in (s.process, s.thread)) for s in steps]
-        threads = np.array([self._numbers.get(key, NONE) for key in keys], np.int64)
+        keys = frame_of(tuple(steps)).select(pl.col(*_THREAD).fill_null(NONE)).rows()
+        threads = np.array([self._numbers.get((p, t), NONE) for p, t in keys], np.int64)
         for thread in np.unique(threads).tolist():
             own = threads == thread
             edges[own] = self.moments(thread, edges[own].reshape(-1)).reshape(-1, 2)

@@ -338,3 +338,29 @@ def test_ranks_that_each_launch_a_little_in_their_input_still_read_input() -> No
         ns_of = {entry.entry: entry.ns for entry in account.ledger.entries}
         # Until the first launch, and from the end of its kernel until the range ends.
         assert ns_of["idle/input"] == 94_000
+
+
+def test_ranges_that_hold_just_a_third_of_the_launches_are_input() -> None:
+    """Sums of shares would depend on their order: ten times a thirtieth is more than a third."""
+    count = 30
+    calls = [launch(100 * i, 100 * i + 5, i + 1) for i in range(count)]
+    kernels = [kernel(100 * i + 10, 100 * i + 20, i + 1) for i in range(count)]
+    third = [us(100 * i - 70, 100 * i + 1, name=f"data_{i}") for i in range(2, count, 3)]
+    more = [us(100 * i - 70, 100 * i + 1, name=f"data_{i}") for i in range(1, count, 3)]
+    window = 0, 100 * count
+    ledger = entries(*window, api_calls=calls, kernels=kernels, ranges=third)
+    assert ledger["idle/input"] == pytest.approx(70.0 * len(third), rel=0.01)
+    ledger = entries(*window, api_calls=calls, kernels=kernels, ranges=[*third, *more])
+    assert "idle/input" not in ledger
+
+
+def test_ranges_far_from_the_window_change_nothing_in_it() -> None:
+    tables = {
+        "api_calls": [launch(0, 5, 1), launch(50, 55, 2), launch(9_000, 9_005, 3)],
+        "kernels": [*KERNELS, kernel(9_010, 9_020, 3)],
+    }
+    inside = [us(22, 48, name="data")]
+    far = [us(8_000, 8_900, name="data"), us(-900, -100, name="step_0")]
+    known = entries(0, 70, ranges=inside, **tables)
+    assert known["idle/input"] == 26.0
+    assert entries(0, 70, ranges=[far[1], *inside, far[0]], **tables) == known

@@ -12,7 +12,8 @@ import polars as pl
 import pytest
 
 import gpusight as gs
-from gpusight.analysis.ledger.idle_contributors import IdleContributor, families
+from gpusight.analysis.ledger import idle_contributors
+from gpusight.analysis.ledger.idle_contributors import IdleContributor, IdleStretches, families
 from gpusight.analysis.ledger.ledger_report import (
     DeviceLedgerReport,
     LedgerReport,
@@ -317,6 +318,23 @@ def test_a_starved_gpu_waits_for_input() -> None:
     largest = device.contributors["idle/input"][0]
     assert (largest.kind, largest.name) == ("range", "data")
     assert largest.count == len(device.steps.steps)
+
+
+@pytest.mark.parametrize("codes", [[2, 0, 2, None, 1, 2], [None] * 6, []])
+def test_sums_by_code_are_those_of_groups(
+    codes: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cause = np.array([3, 3, 3, 1, 0, 1], np.int64)[: len(codes)]
+    times = np.arange(len(codes), dtype=np.int64)
+    stretches = IdleStretches(cause, cause, times, 3 * times + 1, cause, times)
+    names = pl.Series(codes, dtype=pl.UInt32)
+    by_code = idle_contributors._summed(stretches, names)
+    monkeypatch.setattr(idle_contributors, "_MAX_CODES_PER_ROW", -1)
+    by_group = idle_contributors._summed(stretches, names)
+    assert by_code.schema == by_group.schema
+    assert by_code.sort("cause", "name").rows() == by_group.sort("cause", "name").rows()
+    known = [2 * at + 1 for at, code in enumerate(codes) if code is not None]
+    assert (by_code["ns"].sum(), by_code["count"].sum()) == (sum(known), len(known))
 
 
 @needs_shared_captures

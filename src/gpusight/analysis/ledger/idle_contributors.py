@@ -299,7 +299,8 @@ def _copy_codes(kinds: pl.Series) -> Ints:
 def _summed(stretches: IdleStretches, names: pl.Series) -> pl.DataFrame:
     """Add up by cause and name."""
     cause, lengths = stretches.cause, stretches.end_ns - stretches.start_ns
-    schema = {"cause": pl.Int64, "name": names.dtype, "ns": pl.Int64, "count": pl.Int64}
+    number: pl.DataType = pl.Int64()
+    schema = {"cause": number, "name": names.dtype, "ns": number, "count": number}
     if names.null_count() == len(names):
         return pl.DataFrame(schema=schema)
     if names.null_count():
