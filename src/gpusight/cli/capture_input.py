@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpusight.cli import options
 from gpusight.errors import UsageError
@@ -18,7 +16,7 @@ from gpusight.render.cell_text import safe_text, shorten_middle
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from typing import TextIO
 
     from gpusight.comparison.digest import Digest
@@ -134,87 +132,6 @@ def read_digests(
     return digests
 
 
-class _SideRequest(NamedTuple):
-    """Captures to digest, and how: what `read_digests` needs."""
-
-    paths: list[str]
-    notes: dict[str, str]
-    pace: str | None
-    options: dict[str, Any]
-
-
-_SIDE_OPTIONS = ("within", "device", "process", "steps", "window", "warmup", "no_cache", "pace")
-_LARGE_BYTES = 16_000_000
-"""Smaller captures are read before another process would have started."""
-_SIDE_READER = (sys.executable, "-m", "gpusight.cli.capture_input")
-"""The command line of a process that digests a side."""
-
-
-def read_sides(
-    sides: Sequence[SideInputs], args: argparse.Namespace, paces: Sequence[str | None]
-) -> list[list[Digest]]:
-    """Digest the captures of each side; of two large ones, a process of its own reads the second.
-
-    What that process cannot read is read again here, which says why.
-    """
-    if len(sides) != 2 or (os.cpu_count() or 1) < 2 or not all(map(_is_large, sides)):
-        return [read_digests(side, args, pace) for side, pace in zip(sides, paces, strict=True)]
-    import msgspec
-
-    from gpusight.comparison.digest import Digest
-
-    (_, second), (_, pace) = sides, paces
-    request = _SideRequest(
-        [str(path) for path in second.paths],
-        {str(path): note for path, note in second.notes.items()},
-        pace,
-        {name: getattr(args, name) for name in _SIDE_OPTIONS if hasattr(args, name)},
-    )
-    process = subprocess.Popen(  # noqa: S603 - our own program, no shell
-        _SIDE_READER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    with process:
-        try:
-            assert process.stdin is not None, "opened as a pipe"
-            assert process.stdout is not None, "opened as a pipe"
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(msgspec.msgpack.encode(request))
-                process.stdin.close()
-            first = read_digests(sides[0], args, paces[0])
-            with progress(f"reading {second.paths[0].name}", quiet=args.quiet):
-                answer = process.stdout.read()
-        except BaseException:
-            process.kill()
-            raise
-    if process.returncode != 0:
-        return [first, read_digests(second, args, pace)]
-    digests, warnings = msgspec.msgpack.decode(answer, type=tuple[list[Digest], tuple[str, ...]])
-    args.warnings = tuple(dict.fromkeys((*getattr(args, "warnings", ()), *warnings)))
-    return [first, digests]
-
-
-def _is_large(side: SideInputs) -> bool:
-    return sum(path.stat().st_size for path in side.paths if path.is_file()) > _LARGE_BYTES
-
-
-def _answer_request() -> None:
-    """Digest what standard input asks for, and write digests and warnings to standard output."""
-    import argparse
-
-    import msgspec
-
-    from gpusight.comparison.inputs import SideInputs
-
-    request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_SideRequest)
-    inputs = SideInputs(
-        [Path(path) for path in request.paths],
-        {Path(path): note for path, note in request.notes.items()},
-    )
-    args = argparse.Namespace(**request.options, quiet=True)
-    digests = read_digests(inputs, args, request.pace)
-    sys.stdout.buffer.write(msgspec.msgpack.encode((digests, getattr(args, "warnings", ()))))
-
-
 def side_paces(
     args: argparse.Namespace, before: SideInputs, after: SideInputs
 ) -> tuple[str | None, str | None]:
@@ -261,7 +178,3 @@ def typed_part(args: argparse.Namespace, pace: str | None = None) -> list[str]:
     }
     typed = [f"{name}={value}" for name, value in values.items() if value is not None]
     return [*typed, *(["--warmup"] if args.warmup else [])]
-
-
-if __name__ == "__main__":
-    _answer_request()

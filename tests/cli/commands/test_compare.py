@@ -7,13 +7,11 @@ import gzip
 import io
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpusight.cli import capture_input
 from gpusight.cli.main import main
 from tests.profiled_loops import profiled_loop, write_torch
 from tests.shared import DATA, REPOSITORY, SHARED, needs_shared
@@ -52,41 +50,6 @@ def test_a_capture_against_itself_is_the_same(capsys: pytest.CaptureFixture[str]
     assert "same" in step or "unclear" in step
     assert max(map(len, lines)) <= 80
     assert last == f"next: gpusight diagnose {RUN}"
-
-
-@pytest.mark.parametrize(
-    "options", [["--details"], ["--steps", "1-2", "--warmup"], ["--pace", "5ms,6ms"]]
-)
-def test_a_process_of_its_own_reads_the_second_of_large_sides(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str]
-) -> None:
-    alone = output_of(capsys, RUN, OTHER, *options)
-    read = []
-    read_digests = capture_input.read_digests
-
-    def recorded(side: Any, *others: Any) -> Any:
-        read.extend(side.paths)
-        return read_digests(side, *others)
-
-    monkeypatch.setattr(capture_input, "read_digests", recorded)
-    monkeypatch.setattr(capture_input, "_LARGE_BYTES", 1)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    assert output_of(capsys, RUN, OTHER, *options) == alone
-    assert read == [Path(RUN)]
-    # What the other process cannot answer is read here.
-    monkeypatch.setattr(capture_input, "_SIDE_READER", (sys.executable, "-c", "raise ValueError"))
-    assert output_of(capsys, RUN, OTHER, *options) == alone
-    assert read == [Path(RUN), Path(RUN), Path(OTHER)]
-
-
-def test_an_error_in_one_side_ends_the_process_that_reads_the_other(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(capture_input, "_LARGE_BYTES", 1)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    for sides in ((RUN, OTHER), (OTHER, RUN)):
-        assert main(["compare", *sides, "--process", "no such"]) == 2
-        assert "no such" in capsys.readouterr().err
 
 
 def test_the_next_command_keeps_the_options(capsys: pytest.CaptureFixture[str]) -> None:

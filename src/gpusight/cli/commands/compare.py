@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import gpusight as gs
 from gpusight.cli import options
-from gpusight.cli.capture_input import open_capture, read_sides, side_paces, typed_part
+from gpusight.cli.capture_input import open_capture, read_digests, side_paces, typed_part
 from gpusight.cli.output import chosen_format, keep_inputs, present
 from gpusight.errors import DOCS_URL, UnknownProcessError, UsageError
 from gpusight.render.result_view import CHART_FORMATS
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         shown = {"details": details, "hints": (hint,) if hint else ()}
     args.file, args.vs = str(before.paths[0]), [str(path) for path in after.paths]
     try:
-        digests = read_sides((before, after), args, (before_pace, after_pace))
+        digests = read_digests(before, args, before_pace), read_digests(after, args, after_pace)
     except UnknownProcessError as error:
         raise _of_other_captures(error, [*before.paths, *after.paths], args) from error
     result = gs.compare(

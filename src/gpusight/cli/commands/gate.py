@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import gpusight as gs
 from gpusight.cli import options
-from gpusight.cli.capture_input import read_sides, side_paces, typed_part
+from gpusight.cli.capture_input import read_digests, side_paces, typed_part
 from gpusight.cli.output import chosen_format, error_json, present, write_error, write_file
 from gpusight.errors import (
     DOCS_URL,
@@ -297,7 +297,9 @@ def _result(
 ) -> GateView:
     from gpusight.comparison.significance import CONFIDENCE, MIN_EFFECT
 
-    baseline, captures = read_sides(sides, args, paces)
+    baseline, captures = (
+        read_digests(side, args, pace) for side, pace in zip(sides, paces, strict=True)
+    )
     return gs.gate(
         captures,
         baseline=baseline,
