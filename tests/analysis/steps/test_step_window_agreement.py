@@ -90,17 +90,17 @@ def test_every_command_names_the_same_window_step_time_and_busy_share(path: Path
     if window.steps:
         assert diagnosed["step_ns"] == window.step_ns
         assert diagnosed["recorded_step_ns"] == (window.recorded_step_ns or window.step_ns)
-    for command, named in known.items():
-        shown = " ".join(results[command].to_text().split())
-        assert named["text"] in shown, command
+    for shown_by, named in known.items():
+        shown = " ".join(results[shown_by].to_text().split())
+        assert named["text"] in shown, shown_by
         # With several processes, `diagnose` names the one that it shows before its window.
         text = re.sub(r", those of process [^)]*\)", "", named["text"])
         if len(diagnosis.ledger.devices) > 1:  # and the GPU before the others
             text, diagnosed = f"{text}, ".partition(", ")[0], dict(diagnosed)
             diagnosed["text"] = diagnosed["text"].partition(", ")[0]
         alike = {**named, "text": text, "gpu_busy_share": 0}
-        assert alike == diagnosed | {"gpu_busy_share": 0}, command
-        assert named["gpu_busy_share"] == pytest.approx(diagnosed["gpu_busy_share"]), command
+        assert alike == diagnosed | {"gpu_busy_share": 0}, shown_by
+        assert named["gpu_busy_share"] == pytest.approx(diagnosed["gpu_busy_share"]), shown_by
     # What is said of the step time and the busy share below a headline is the same.
     steps_ns = {meta["step_ns"] for d in documents.values() if "step_ns" in (meta := d["meta"])}
     assert steps_ns - {None} == ({window.step_ns} if window.steps else set())
