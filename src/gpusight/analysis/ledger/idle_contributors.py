@@ -343,7 +343,7 @@ def _sites(trace: Trace, times: Ints, threads: pl.Series, calls: dict[str, Ints]
         return _names(trace, "python_calls", rows).cast(pl.String)
     sites = pl.Series([None], dtype=pl.String).new_from_index(0, len(times))
     for table, rows in calls.items():
-        # Whether a column is all null costs nothing to check; looking at its rows does.
+        # A column of nothing but nulls is found at once, its rows are not.
         if trace.has(table, "callchain") and _has_values(trace.table(table, ["callchain"])):
             of_table = sites_of(trace, table, optional(rows))
             sites = sites.zip_with(sites.is_not_null(), of_table)
