@@ -874,7 +874,7 @@ def test_examples_fit_80_columns(name: str) -> None:
         (["--version"], {"polars", "numpy"}),
         (
             ["stats", "-r", "cuda_gpu_kern_sum", "-f", "csv", "--no-cache"],
-            {"numpy", "adbc_driver_manager", "gpusight.naming.name_parts", "gpusight.rules"},
+            {"numpy", "adbc_driver_manager", "gpusight.naming.demangle", "gpusight.rules"},
         ),
         (["kernels", "--no-cache"], {"adbc_driver_manager", "gpusight.rules.engine"}),
     ],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpusight.cli import options
 from gpusight.errors import UsageError
-from gpusight.read_progress import progress_text
+from gpusight.readers.file_blocks import progress_text
 from gpusight.render.cell_text import safe_text, shorten_middle
 
 if TYPE_CHECKING:

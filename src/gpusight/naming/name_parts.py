@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from gpusight.naming.demangle import demangle
+from gpusight.naming import demangle_if_mangled
 
 # Long enough for every instance seen, short enough that matching stays in microseconds.
 MAX_NAME = 20_000
@@ -132,7 +132,7 @@ def close(open_brackets: list[str], char: str) -> None:
 
 def parts_of(raw: str) -> tuple[str, KernelNameParts]:
     """Return the demangled name and its parts."""
-    demangled = demangle(raw)
+    demangled = demangle_if_mangled(raw)
     return demangled, take_apart(demangled)
 
 
@@ -152,7 +152,7 @@ _SPACE = re.compile(r"\s+(?!\w)|(?<!\w)\s+")
 
 def normal_name(name: str) -> str:
     """Return the spelling that names of one kernel share; two kernels' names stay different."""
-    text = CLONE.sub("", demangle(name.strip())[:MAX_NAME])
+    text = CLONE.sub("", demangle_if_mangled(name.strip())[:MAX_NAME])
     text = _without_parameters(_INSTANCE.sub(r"#\1", text))
     text = _UNNAMED.sub("", text)
     text = _RETURNS.sub("", _QUALIFIERS.sub("", text))

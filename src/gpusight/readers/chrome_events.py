@@ -11,7 +11,6 @@ import msgspec
 
 from gpusight.core.library import core_library
 from gpusight.errors import DamagedCaptureError, NotACaptureError
-from gpusight.read_progress import reading_bytes
 from gpusight.readers.chrome_scan import (
     NOT_JSON,
     FilePlace,
@@ -19,6 +18,7 @@ from gpusight.readers.chrome_scan import (
     event_columns,
     in_turn,
 )
+from gpusight.readers.file_blocks import reading_bytes
 from gpusight.sniff import BOM
 
 if TYPE_CHECKING:

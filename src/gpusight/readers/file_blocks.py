@@ -1,17 +1,21 @@
-"""The bytes of a file in blocks, decompressed on the way; small text files as a whole."""
+"""The bytes of a file in blocks, decompressed on the way; small text files as a whole.
+
+Passes over files announce themselves here too, for the progress that commands show.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
+import time
 import weakref
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from gpusight.errors import DamagedCaptureError, GpusightError, NotACaptureError, UsageError
-from gpusight.read_progress import reading_bytes
 from gpusight.sniff import GZIP, XZ, ZSTANDARD
 from gpusight.units import format_bytes
 
@@ -42,6 +46,53 @@ _ZSTD_WINDOW_LOG = 27
 def max_unpacked_bytes(size: int) -> int:
     """Return the bytes to which a file of this size may grow."""
     return max(_FREE_BYTES, _MAX_RATIO * size)
+
+
+# Progress of reading ------------------------------------------------------------------------------
+
+_MIN_RATE_SECONDS = 1.0
+"""What was read in less time gives no rate worth showing."""
+
+
+class ReadProgress:
+    """One pass over a file, or over a table in it."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+        self.done_bytes = 0
+        self._began_s = time.monotonic()
+
+    def __str__(self) -> str:
+        """Return the part that is done, the rate, and the seconds left; empty until known."""
+        seconds, done = time.monotonic() - self._began_s, min(self.done_bytes, self.total_bytes)
+        if not done or seconds < _MIN_RATE_SECONDS:
+            return ""
+        left_s = seconds * (self.total_bytes - done) / done
+        rate = f"{done / seconds / 1e6:.0f} MB/s"
+        return f"{done / self.total_bytes:.0%}, {rate}, {left_s:.0f} s left"
+
+
+_RUNNING: list[ReadProgress] = []
+
+
+@contextlib.contextmanager
+def reading_bytes(total_bytes: int) -> Iterator[ReadProgress]:
+    """Announce a pass over so many bytes; who reads them counts them."""
+    progress = ReadProgress(total_bytes)
+    _RUNNING.append(progress)
+    try:
+        yield progress
+    finally:
+        _RUNNING.remove(progress)
+
+
+def progress_text() -> str:
+    """Describe the pass that began last; empty where there is none."""
+    running = _RUNNING[-1:]  # a thread that reads may end meanwhile
+    return str(running[0]) if running else ""
+
+
+# Blocks -------------------------------------------------------------------------------------------
 
 
 class FileBlocks:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.naming.demangle import demangle
+from gpusight.naming import demangle_if_mangled
 from gpusight.readers.jax.plane_events import (
     EVENT_COLUMNS,
     KeptEvents,
@@ -417,7 +417,7 @@ class _DeviceTables:
         share = pl.col("occupancy") / 100
         return self._activities(
             events,
-            named(events["kind"], self._names, demangle),
+            named(events["kind"], self._names, demangle_if_mangled),
             "graph",
             "graph_node",
             pl.when(share.is_between(0, 1, closed="right")).then(share).alias("occupancy"),

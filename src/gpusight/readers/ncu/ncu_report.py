@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.errors import DamagedCaptureError
-from gpusight.naming.demangle import demangle
+from gpusight.naming import demangle_if_mangled
 from gpusight.naming.metric_names import canonical, unit_of
 from gpusight.readers.ncu.counter_values import (
     count_instances,
@@ -187,7 +187,7 @@ class NcuSource(TraceSource):
         return {
             "launch": launch.number,
             "kind": launch.kind,
-            "name": demangle(launch.name),
+            "name": demangle_if_mangled(launch.name),
             "base_name": launch.function,
             "mangled_name": launch.mangled,
             "device": _device(known),

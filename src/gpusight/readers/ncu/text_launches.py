@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from gpusight.naming.demangle import demangle
+from gpusight.naming import demangle_if_mangled
 from gpusight.naming.name_parts import take_apart
 from gpusight.readers.ncu.report_messages import in_domain
 from gpusight.readers.tables import NAMELESS, file_name
@@ -147,7 +147,7 @@ _SCHEMA: dict[str, type[pl.DataType]] = {
 
 def _profile(key: int, row: Mapping[str, str], process: int | None) -> dict[str, Any]:
     written = row.get("kernel") or row.get("function") or row.get("mangled")
-    name = demangle(written) if written else NAMELESS
+    name = demangle_if_mangled(written) if written else NAMELESS
     major, minor = capability(row.get("cc", ""))
     kind = _KINDS.get(name, "kernel")
     if kind != "kernel":  # whose printed sizes are those of one of the kernels in it

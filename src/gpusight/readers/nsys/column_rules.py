@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.naming.demangle import demangle
+from gpusight.naming import demangle_if_mangled
 from gpusight.readers.nsys import raw_tables
 from gpusight.readers.nsys.raw_tables import Ends, process_of
 from gpusight.readers.tables import (
@@ -312,7 +312,7 @@ def _other_name(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
     """Take the mangled name, which holds as much as a demangled one; else the short one."""
     names = [context.strings.names(raw.get_column("shortName"), base_name)]
     if "mangledName" in raw.columns:
-        names.insert(0, context.strings.names(raw.get_column("mangledName"), demangle))
+        names.insert(0, context.strings.names(raw.get_column("mangledName"), demangle_if_mangled))
     return first_name_of(names)
 
 
@@ -322,7 +322,7 @@ def base_name(short: str) -> str:
         return short
     from gpusight.naming.name_parts import split  # slow to import, and seldom needed
 
-    return split(demangle(short))[0].rsplit("::", 1)[-1]
+    return split(demangle_if_mangled(short))[0].rsplit("::", 1)[-1]
 
 
 OTHER_NAME = RawColumnRule(

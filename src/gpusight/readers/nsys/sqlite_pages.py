@@ -33,7 +33,7 @@ from gpusight.core.file_decoders import (
     sqlite_rows,
 )
 from gpusight.core.library import core_library
-from gpusight.read_progress import reading_bytes
+from gpusight.readers.file_blocks import reading_bytes
 from gpusight.readers.nsys.raw_tables import decode_text
 
 if TYPE_CHECKING:

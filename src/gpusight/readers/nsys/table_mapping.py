@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.naming.demangle import demangle
+from gpusight.naming import demangle_if_mangled
 from gpusight.readers.nsys import column_rules as rules
 from gpusight.readers.nsys import nsys_machine, raw_tables
 from gpusight.readers.nsys.column_rules import (
@@ -42,7 +42,7 @@ def _callchains(raw: str, source: str, number: RawColumnRule | None = None) -> R
             "source": constant(source, "id"),
             "callchain": number or column("id"),
             "depth": column("stackDepth"),
-            "symbol": string("symbol", demangle),
+            "symbol": string("symbol", demangle_if_mangled),
             "module": string("module", file_name),
             "kernel_mode": flag("kernelMode"),
             "unresolved": flag("unresolved"),
@@ -142,7 +142,7 @@ _CUDA_CALLCHAIN = pl.col("id") - pl.col("id").min().clip(0, 1)
 """Older versions number these chains from 1, and refer to them from 0."""
 _KERNEL_RULES: dict[str, RawColumnRule] = {
     **GPU_ACTIVITY,
-    "name": replace(string("demangledName", demangle), fallback=rules.OTHER_NAME),
+    "name": replace(string("demangledName", demangle_if_mangled), fallback=rules.OTHER_NAME),
     "base_name": string("shortName", rules.base_name),
     "mangled_name": string("mangledName"),
     "recorded_name": string("demangledName"),
@@ -345,7 +345,7 @@ PARTS: dict[str, tuple[RawTablePart, ...]] = {
                 "side": constant("cpu", "start"),
                 "process": process("globalPid"),
                 "module": string("module", file_name),
-                "symbol": string("CpuInstruction", demangle),
+                "symbol": string("CpuInstruction", demangle_if_mangled),
                 "source_file": string("sourceFile", file_name),
                 "source_line": column("sourceLine"),
             },

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import polars as pl
 
-from gpusight.naming.demangle import demangle
+from gpusight.naming import demangle_if_mangled
 from gpusight.readers import chrome_source
 from gpusight.readers.chrome_columns import ArgumentColumn, NumberBuilder, TextBuilder
 from gpusight.readers.tables import (
@@ -204,7 +204,7 @@ def _size(elements: pl.Series, dtype: pl.Series) -> pl.Series:
 
 _KERNEL = {
     **_GPU_ACTIVITY,
-    "name": _of_names(demangle),
+    "name": _of_names(demangle_if_mangled),
     "mangled_name": _of_names(lambda name: name if name.startswith("_Z") else None),
     **{f"grid_{axis}": _element("grid", place) for place, axis in enumerate("xyz")},
     **{f"block_{axis}": _element("block", place) for place, axis in enumerate("xyz")},

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusight.read_progress import progress_text, reading_bytes
-from gpusight.readers.file_blocks import FileBlocks
+from gpusight.readers.file_blocks import FileBlocks, progress_text, reading_bytes
 
 
 def test_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
