@@ -8,17 +8,11 @@
 Each job is a folder FAULT-RANK-NUMBER of torch.profiler traces. The same processes run all jobs,
 each in process groups of its own: they import torch and start CUDA once. All share the GPU, so
 other ranks slow a rank down too: small models, and a rank sleeps or computes for longer than that.
-
-Without a GPU, operators of the CPU stand in for kernels: each outermost one becomes a launch and a
-kernel of the same time. Faults are then those that sleep or add operators, and ten times as long,
-because the processes share few cores.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import random
 import shutil
 import socket
@@ -42,8 +36,6 @@ if TYPE_CHECKING:
 FAULTS = ("host", "input", "more-work", "larger-work", "slow-kernels", "every-third", "upstream")
 RANKS, STEPS, WARMUP = 4, 12, 4
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-ON_CPU = ("host", "input", "more-work", "every-third")
-SCALE = 1 if DEVICE == "cuda" else 10
 TIMEOUT = timedelta(seconds=180)
 
 
@@ -63,16 +55,12 @@ class Job:
 
 
 def plan(width: int) -> list[Job]:
-    """Return six jobs of each fault and 14 balanced ones: every fault is among the first nine.
-
-    Without a GPU, eleven jobs of each fault that a CPU can have and 22 balanced ones.
-    """
+    """Return six jobs of each fault and 14 balanced ones: every fault is among the first nine."""
     chance = random.Random(22)
     jobs = []
-    faults, rounds = (FAULTS, 6) if DEVICE == "cuda" else (ON_CPU, 11)
-    for number in range(rounds + (DEVICE == "cuda")):
-        for fault in faults if number < rounds else ():
-            culprit, seconds = chance.randrange(RANKS), SCALE * chance.uniform(0.005, 0.04)
+    for number in range(7):
+        for fault in FAULTS if number < 6 else ():
+            culprit, seconds = chance.randrange(RANKS), chance.uniform(0.005, 0.04)
             jobs.append(Job(fault, culprit, seconds, number, width))
         jobs += [Job("none", 0, 0.0, 2 * number + again, width) for again in (0, 1)]
     return jobs
@@ -182,35 +170,9 @@ def train(rank: int, job: Job, folder: Path, store: Store) -> None:
         for number in range(WARMUP + STEPS):
             step(number)
             p.step()
-    trace = folder / f"trace.rank{rank}.json.gz"
-    p.export_chrome_trace(str(trace))
-    if DEVICE == "cpu":
-        add_kernels(trace)
+    p.export_chrome_trace(str(folder / f"trace.rank{rank}.json.gz"))
     dist.barrier()
     dist.destroy_process_group()
-
-
-def add_kernels(path: Path) -> None:
-    """Let the outermost operators of each thread of a trace stand in for kernels."""
-    trace = json.loads(gzip.decompress(path.read_bytes()))
-    operators = [
-        event
-        for event in trace["traceEvents"]
-        if event.get("cat") == "cpu_op" and event["name"].startswith("aten::")
-    ]
-    operators.sort(key=lambda event: (event["tid"], event["ts"], -event["dur"]))
-    end, last = 0.0, None
-    for number, event in enumerate(operators, 1):
-        if event["tid"] == last and event["ts"] < end:
-            continue
-        last, end = event["tid"], event["ts"] + event["dur"]
-        common = {"ph": "X", "ts": event["ts"], "args": {"correlation": number}}
-        launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "dur": min(1.0, event["dur"])}
-        trace["traceEvents"].append({**event, **common, **launch})
-        kernel = {"cat": "kernel", "name": event["name"], "pid": 0, "tid": 7, "dur": event["dur"]}
-        args = {"device": 0, "stream": 7, "correlation": number, "grid": [1, 1, 1]}
-        trace["traceEvents"].append({**common, **kernel, "args": args})
-    path.write_bytes(gzip.compress(json.dumps(trace).encode()))
 
 
 def run_jobs(rank: int, jobs: list[Job], target: Path, port: int, deadline: float) -> None:
