@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
 
 from gpusight.errors import CaptureMismatchError, UsageError
-from gpusight.pace import AS_RECORDED
+from gpusight.pace import AS_RECORDED, WITHOUT_OVERHEAD
 from gpusight.render.result_view import (
     BaselineView,
     ComparisonView,
@@ -116,7 +116,10 @@ def summary(
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     whole = _preloaded(trace, READS)
     capture, selection = _corrected(whole, _selection(within, device, process), focus)
-    return Page(_analyze_window(analysis, capture, selection, focus))
+    answer = _analyze_window(analysis, capture, selection, focus)
+    if capture is not whole:
+        answer = replace(answer, notes=(*answer.notes, WITHOUT_OVERHEAD))
+    return Page(answer)
 
 
 def steps(

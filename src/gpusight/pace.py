@@ -32,6 +32,11 @@ AS_RECORDED = (
     "without it"
 )
 """Note of answers whose times are never corrected."""
+WITHOUT_OVERHEAD = (
+    "times of ranges and API calls are without the profiler's overhead; gpusight ranges and api "
+    "show them as recorded"
+)
+"""Note of answers that have some of the same rows in corrected times."""
 _SIDECAR_BYTES = 16_384
 """Read of a file next to a capture; ours have hundreds."""
 

@@ -162,22 +162,19 @@ def overhead(*spans: tuple[int, int], **more: Any) -> Rows:
 
 
 @pytest.mark.parametrize(
-    ("spans", "took", "busy"),
+    ("spans", "took"),
     [
-        ([(100, 300)], "200 ns", "75.0%"),  # 600 of 800
-        ([(50, 300)], "200 ns", "75.0%"),  # half of it ran beside a kernel
-        ([(100, 250), (200, 300)], "200 ns", "75.0%"),  # two threads at once
-        ([(100, 150), (450, 700), (990, 5000)], "100 ns", "66.7%"),  # outside the window too
+        ([(100, 300)], "200 ns"),
+        ([(50, 300)], "200 ns"),  # half of it ran beside a kernel
+        ([(100, 250), (200, 300)], "200 ns"),  # two threads at once
+        ([(100, 150), (450, 700), (990, 5000)], "100 ns"),  # outside the window too
     ],
 )
 def test_the_profilers_own_time_is_told_from_idle_time(
-    spans: list[tuple[int, int]], took: str, busy: str
+    spans: list[tuple[int, int]], took: str
 ) -> None:
     (note,) = summary(build_trace(kernels=WORK, overheads=overhead(*spans))).notes
-    assert note == (
-        f"{RECORDED_OVERHEAD}: {took} of the GPU's idle time; "
-        f"without it the GPU is busy {busy} of the window"
-    )
+    assert note == f"{RECORDED_OVERHEAD}: {took} of the GPU's idle time"
 
 
 @pytest.mark.parametrize("span", [(100, 110), (0, 100), (600, 900), (1000, 9000)])
@@ -190,7 +187,7 @@ def test_the_profilers_time_is_that_of_the_busiest_gpu() -> None:
     other: Rows = [{"start_ns": a, "end_ns": b, "name": "gemm", "device": 1} for a, b in times]
     trace = build_trace(kernels=[*WORK, *other], overheads=overhead((100, 300)))
     (note,) = summary(trace).notes
-    assert "200 ns of GPU 0's idle time; without it GPU 0 is busy 75.0%" in note
+    assert note.endswith("200 ns of GPU 0's idle time")
     (note,) = summary(trace, Selection(device=1)).notes
     assert note.startswith(f"{RECORDED_OVERHEAD}: 100 ns of the GPU's idle time")
 
@@ -203,9 +200,7 @@ def test_only_overhead_inside_the_selected_range_counts() -> None:
         overheads=overhead((100, 300)),
     )
     notes = summary(trace, Selection(within="second")).notes
-    assert any(
-        "100 ns of the GPU's idle" in note and "busy 71.4%" in note for note in notes
-    )  # 500/700
+    assert any("100 ns of the GPU's idle" in note for note in notes)
 
 
 def test_only_the_selected_process_is_blamed() -> None:
@@ -220,10 +215,7 @@ def test_only_the_selected_process_is_blamed() -> None:
 
 def test_a_recorded_trace_says_what_the_profiler_cost() -> None:
     notes = summary(opened(DATA / "healthy.json.gz")).notes
-    assert (
-        f"{RECORDED_OVERHEAD}: 2.753 ms of the GPU's idle time; "
-        "without it the GPU is busy 88.2% of the window"
-    ) in notes
+    assert f"{RECORDED_OVERHEAD}: 2.753 ms of the GPU's idle time" in notes
 
 
 # Operators and totals -----------------------------------------------------------------------------

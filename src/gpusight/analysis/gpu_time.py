@@ -22,7 +22,7 @@ from gpusight.analysis.steps.step_window import (
 )
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.intervals import Intervals, coverage, intersect, subtract, union
-from gpusight.units import format_share, format_time
+from gpusight.units import format_time
 
 if TYPE_CHECKING:
     from gpusight.analysis.selection import SelectedWindow
@@ -230,11 +230,7 @@ def overhead_note(
         return ()
     gpu = f"GPU {row['device']}" if times.frame.height > 1 else "the GPU"
     text = f"{RECORDED_OVERHEAD}: {format_time(lost.length_ns)} of {gpu}'s idle time"
-    text += _inside(lost, steps)
-    rest_ns = window.length_ns - lost.length_ns
-    if rest_ns:
-        text += f"; without it {gpu} is busy {format_share(row['busy_ns'] / rest_ns)} of the window"
-    return (text,)
+    return (text + _inside(lost, steps),)
 
 
 def _inside(lost: Intervals, steps: TraceSteps | NotApplicable | None) -> str:

@@ -586,6 +586,9 @@ class DiagnoseOptions:
     """A ledger computed before, used where it is of the same window."""
 
 
+_FOR_RANKS = "for all ranks of a job: gpusight ranks"
+
+
 def diagnose_captures(
     traces: Sequence[Trace], options: DiagnoseOptions
 ) -> AnyDiagnosis | NotApplicable:
@@ -595,7 +598,8 @@ def diagnose_captures(
         diagnosis = _diagnose_both(traces[0], traces[1], options)
     elif len(traces) != 1:
         what = f"{len(traces)} captures were given"
-        raise UsageError(what, hint="pass one, or a timeline and an Nsight Compute report")
+        hint = "pass one, or a timeline and an Nsight Compute report"
+        raise UsageError(what, hint=f"{hint}; {_FOR_RANKS}")
     elif traces[0].has("profiles"):
         _refuse(options, _TIMELINE_OPTIONS, "a report of measured launches has no steps")
         diagnosis = _diagnose_report(traces[0], options)
@@ -615,7 +619,8 @@ def _diagnose_both(
     if timeline.has("profiles") or not report.has("profiles"):
         kind = "reports of measured launches" if report.has("profiles") else "timelines"
         hint = "pass a timeline (nsys, torch.profiler, JAX) and an Nsight Compute report"
-        raise UsageError(f"both captures are {kind}", hint=hint)
+        more = "" if report.has("profiles") else f"; {_FOR_RANKS}, to compare: gpusight compare"
+        raise UsageError(f"both captures are {kind}", hint=hint + more)
     # Some identifiers, such as `small-grid`, are rules of both kinds.
     kernel_ids = {r.id for r in options.extra_rules if isinstance(r, KernelRule)} | {*KERNEL_RULES}
     for_report = [id_ for id_ in options.rules if id_ in kernel_ids]

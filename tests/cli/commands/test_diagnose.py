@@ -206,8 +206,11 @@ def test_rules_of_a_user(train: str, tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_mistakes_are_one_line(train: str, capsys: pytest.CaptureFixture[str]) -> None:
     for args, message in (
         ([], "no capture given"),
-        ([train, train], "both captures are timelines"),
-        ([train, train, train], "3 captures were given"),
+        ([train, train], "for all ranks of a job: gpusight ranks, to compare: gpusight compare"),
+        (
+            [train, train, train],
+            "3 captures were given; pass one, or a timeline and an Nsight Compute report",
+        ),
         ([train, "--kernel", "x"], "--kernel does not apply"),
         ([train, "--lines"], "--lines does not apply"),
         ([train, "-o", train], "is the capture itself"),
