@@ -155,10 +155,8 @@ def _moved_times(knots: _Knots, times: Ints) -> Ints:
     """Move times: between two moments in proportion, those after the last one with it."""
     first, last = knots.before[0], knots.before[-1]
     later = times - last + knots.after[-1]
-    moved: Ints = np.where(
-        times <= first, times, np.where(times >= last, later, _between(*knots, times))
-    )
-    return moved.astype(np.int64)
+    between = _between(*knots, times).astype(np.int64)  # the others stay exact
+    return np.where(times <= first, times, np.where(times >= last, later, between))
 
 
 def _between(xs: Ints, ys: Ints, times: Ints) -> Reals:
