@@ -115,24 +115,24 @@ def rows(path: Path, *, exact: bool, with_core: bool) -> Any:
     return found, settings, dict(sorter.unknown), left
 
 
-def check(path: Path, text: str | bytes) -> None:
+def check(path: Path, text: str | bytes, part_bytes: int = 100) -> None:
     """Compare the two, with times as doubles and exact."""
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     for exact in (False, True):
         wanted = rows(path, exact=exact, with_core=False)
         assert rows(path, exact=exact, with_core=True) == wanted
-        with small_parts():
+        with small_parts(part_bytes):
             assert rows(path, exact=exact, with_core=True) == wanted
 
 
 @contextlib.contextmanager
-def small_parts() -> Iterator[None]:
+def small_parts(part_bytes: int = 100) -> Iterator[None]:
     """Have even a short file read in parts, by two threads from the second one on."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpusight.readers.file_blocks.BLOCK_BYTES", 100)
-        patch.setattr(chrome_events, "_SCANNED_BYTES", 100)
-        patch.setattr(chrome_events, "_AHEAD_BYTES", 150)
-        patch.setattr(chrome_events, "_WINDOW", 1000)
+        patch.setattr("gpusight.readers.file_blocks.BLOCK_BYTES", part_bytes)
+        patch.setattr(chrome_events, "_SCANNED_BYTES", part_bytes)
+        patch.setattr(chrome_events, "_AHEAD_BYTES", 3 * part_bytes // 2)
+        patch.setattr(chrome_events, "_WINDOW", 10 * part_bytes)
         yield
 
 
@@ -177,7 +177,7 @@ def test_long_texts_and_many_of_them(tmp_path: Path, length: int) -> None:
     named = [PLAIN.replace('"k"', json.dumps(f"{i}" + "é" * length)) for i in range(3)]
     check(tmp_path / "x.json", f"[{','.join(named)}]")
     many = [PLAIN.replace('"k"', f'"{i}"') for i in range(40_000)] if length == 0 else []
-    check(tmp_path / "x.json", f"[{','.join(many)}]")
+    check(tmp_path / "x.json", f"[{','.join(many)}]", part_bytes=100_000)
 
 
 @pytest.mark.parametrize("arguments", ["{}", '{"a": [{"x": 1}, {"ph": "X"}, {"ph": "}, {"}]}'])
