@@ -11,8 +11,11 @@ import pytest
 
 import gpusight as gs
 from gpusight import api
+from gpusight.analysis import profiler_correction
+from gpusight.analysis.corrected_trace import RecordedTrace
 from gpusight.cli.commands import COMMANDS
 from gpusight.errors import MissingDataError, UsageError
+from gpusight.pace import WITHOUT_OVERHEAD
 from gpusight.recording.doctor import checkup
 from tests.recording.doctor.machines import bare
 from tests.shared import DATA, REPOSITORY
@@ -221,3 +224,13 @@ def test_what_a_capture_cannot_answer_is_an_error_with_a_remedy() -> None:
     for question in (gs.ops, gs.flops):
         with pytest.raises(MissingDataError, match=r"torch\.profiler"):
             question(DEMO)
+
+
+def test_a_summary_says_that_its_host_times_were_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
+    def notes() -> str:
+        return str(gs.summary(gs.open(DATA / "gpt_small_forward.sqlite")).to_dict()["meta"])
+
+    assert WITHOUT_OVERHEAD in notes()
+    # A capture that could not be corrected has its own times, and a note of its own.
+    monkeypatch.setattr(profiler_correction, "without_profiler", lambda t, _: RecordedTrace(t))
+    assert WITHOUT_OVERHEAD not in notes()

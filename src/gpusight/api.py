@@ -112,12 +112,13 @@ def summary(
     """
     from gpusight.analysis.capture_summary import READS
     from gpusight.analysis.capture_summary import summary as analysis
+    from gpusight.analysis.corrected_trace import CorrectedTrace
 
     focus = FocusOptions(steps=steps, window=window, warmup=warmup)
     whole = _preloaded(trace, READS)
     capture, selection = _corrected(whole, _selection(within, device, process), focus)
     answer = _analyze_window(analysis, capture, selection, focus)
-    if capture is not whole:
+    if isinstance(capture, CorrectedTrace):
         answer = replace(answer, notes=(*answer.notes, WITHOUT_OVERHEAD))
     return Page(answer)
 
