@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from gpusight.errors import NotACaptureError, UsageError
 from gpusight.output_files import cannot_write, check_output
+from gpusight.pace import SIDECAR_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 _CAPTURES = (
@@ -90,6 +91,17 @@ def encodable_text(text: str) -> str:
 def is_capture_name(path: Path) -> bool:
     """Return whether a file is named like a capture that gpusight reads."""
     return path.name.lower().endswith((*_CAPTURES, *_TRACES))
+
+
+def sidecar_owner(name: str) -> str | None:
+    """Return the capture that a file of `gpusight record` belongs to: `X` for `X.stacks`."""
+    suffix = next((s for s in (STACKS_SUFFIX, SIDECAR_SUFFIX) if name.endswith(s)), None)
+    return None if suffix is None else name.removesuffix(suffix)
+
+
+def without_sidecars(names: Sequence[str]) -> list[str]:
+    """Leave out files of the recorder whose capture is named too: they are read with it."""
+    return [name for name in names if sidecar_owner(name) not in names]
 
 
 def same_file(path: Path, other: Path) -> bool:

@@ -259,6 +259,25 @@ def test_a_capture_alone_is_diagnosed(train: str, capsys: pytest.CaptureFixture[
     assert shown[0] == shown[1]
 
 
+@pytest.mark.parametrize("command", [["info"], ["kernels"], []], ids=["info", "kernels", "none"])
+def test_what_the_recorder_left_next_to_a_capture_is_read_with_it(
+    command: list[str], train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture = tmp_path / "run.sqlite"
+    shutil.copyfile(train, capture)
+    sidecars = [tmp_path / f"run.sqlite{suffix}" for suffix in (".pace.json", ".stacks")]
+    for path in sidecars:
+        path.write_bytes(b"{}")
+    assert main([*command, str(capture)]) == 0
+    alone = capsys.readouterr().out
+    assert main([*command, *map(str, sorted(tmp_path.iterdir()))]) == 0  # as run* does
+    assert capsys.readouterr().out == alone
+    for path in sidecars:
+        assert main([*command, str(path)]) == 2
+        error = capsys.readouterr().err.replace("\n", " ")
+        assert "belongs to the capture run.sqlite" in error
+
+
 @pytest.mark.parametrize("option", ["-V", "--version"])
 def test_the_version(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

@@ -302,12 +302,22 @@ def _as_command(arguments: list[str]) -> list[str]:
     if word == "help":
         return _as_command([*others[:1], "--help"])
     if word in COMMANDS:
-        return [word, *others]
+        return [word, *_without_sidecars(others)]
     if Path(word).exists():
-        return ["diagnose", word, *others]
+        return ["diagnose", *_without_sidecars([word, *others])]
     near = difflib.get_close_matches(word, COMMANDS, n=1)
     hint = f"did you mean {near[0]}?" if near else "gpusight --help lists the commands"
     raise UsageError(f"no command or file {word!r}", hint=hint)
+
+
+def _without_sidecars(words: list[str]) -> list[str]:
+    """Leave out what `record` writes next to a capture: a glob such as `run*` names both."""
+    if len(words) < 2:
+        return words
+    from gpusight.sniff import without_sidecars
+
+    files = list(takewhile(lambda word: word != "--", words))  # then, arguments of a program
+    return [*without_sidecars(files), *words[len(files) :]]
 
 
 def _abandon_stdout() -> None:

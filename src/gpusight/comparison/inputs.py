@@ -15,9 +15,8 @@ from msgspec import structs
 from gpusight.comparison.baseline_file import is_baseline, load_baseline
 from gpusight.comparison.digest import Digest
 from gpusight.errors import CaptureError, MissingDataError, NotACaptureError, UsageError
-from gpusight.pace import SIDECAR_SUFFIX
 from gpusight.results import NotApplicable
-from gpusight.sniff import is_capture_name
+from gpusight.sniff import is_capture_name, sidecar_owner
 from gpusight.units import natural_key
 
 if TYPE_CHECKING:
@@ -90,8 +89,8 @@ def _find_captures(text: str) -> list[Path]:
     if is_pattern:
         matches = glob.iglob(str(path))  # noqa: PTH207 - that of pathlib refuses absolute ones
         paths = sorted(map(Path, _at_most_listed(matches, text)), key=_by_name)
-        excluded_suffixes = (*_WITHOUT_TIMELINE, SIDECAR_SUFFIX)
-        timelines = [path for path in paths if not path.name.lower().endswith(excluded_suffixes)]
+        captures = [path for path in paths if sidecar_owner(path.name) is None]
+        timelines = [p for p in captures if not p.name.lower().endswith(_WITHOUT_TIMELINE)]
         if paths:
             return _captures_first([p for path in timelines or paths for p in _expand_folder(path)])
     parts = [part.strip() for part in text.split(",")]

@@ -33,6 +33,7 @@ from gpusight.sniff import (
     inflated_head,
     is_capture_name,
     not_a_capture,
+    sidecar_owner,
 )
 from gpusight.trace.trace import Trace
 
@@ -138,6 +139,12 @@ def capture_source(path: Path, *, cache: bool) -> TraceSource:
     if not path.is_file():
         raise NotACaptureError(
             f"{path} is not a regular file", hint="copy it to a regular file first"
+        )
+    owner = sidecar_owner(path.name)
+    if owner is not None and path.with_name(owner).exists():
+        raise NotACaptureError(
+            f"{path} belongs to the capture {owner} and is read with it",
+            hint=f"pass {path.with_name(owner)}",
         )
     with path.open("rb") as file:
         head = file.read(_SNIFF_BYTES)
