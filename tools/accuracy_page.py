@@ -74,8 +74,8 @@ CAUSES: dict[str, str] = {
         "a program in CUDA C++ has no other marks."
     ),
     "cupy_saved_fields": (
-        "The repaired program is over before `record` starts the profiler: it waits for steps that "
-        "a program without PyTorch does not have."
+        "The repaired program was over before `record` started the profiler. Such programs are now "
+        "recorded from their start; not recorded again."
     ),
     "elementwise_formulas": (
         "The prediction made one kernel of a chain of 11 and kept the reductions and the kernels "
@@ -96,7 +96,7 @@ CAUSES: dict[str, str] = {
     "jax_without_jit": (
         "The prediction launches the same kernels as a graph; `jit` compiles them into a few. No "
         "pace is known of JAX programs, so that times stay those under nsys. The repaired program "
-        "is over before `record` starts the profiler."
+        "was over before `record` started the profiler, as that of `cupy_saved_fields`."
     ),
     "lbfgs_fit": (
         "torch.profiler made a step 2.5 times as long, and the correction takes off 88% of the "

@@ -94,6 +94,27 @@ def test_what_nsys_records_as_a_whole(
 
 
 @pytest.mark.usefixtures("nsys")
+@pytest.mark.parametrize(
+    ("text", "windowed"),
+    [
+        ("import jax", False),
+        ("import cupy, numpy", False),
+        ("from jax import numpy\nimport torch.utils.data", True),
+        ("import cupy\nimport torch_geometric", True),
+        ("import jax\nimport gpusight as gs", True),
+        ("import somebody", True),
+    ],
+)
+def test_a_program_without_torch_is_recorded_from_its_start(
+    text: str, windowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short one would be over before nsys listens."""
+    with_packages(monkeypatch, "torch")
+    assert planned([PYTHON, script(text)]).choice.windowed == windowed
+    assert planned([PYTHON, script(text)], timed=3).choice.windowed
+
+
+@pytest.mark.usefixtures("nsys")
 def test_numbers_of_steps_and_a_stop_need_steps() -> None:
     with pytest.raises(RecordError, match="nsys cannot count the steps of ls"):
         planned(["ls"], timed=5)

@@ -13,6 +13,7 @@ from gpusight.errors import RecordError
 from gpusight.recording.programs import (
     ProgramKind,
     find_cupti,
+    imported_packages,
     inspect_program,
     is_interpreter,
     query_interpreter,
@@ -128,6 +129,33 @@ def test_nobody_is_told_to_change_what_another_user_owns(
     monkeypatch.setattr(os, "geteuid", lambda: script.stat().st_uid + 1)
     with pytest.raises(RecordError, match="its owner must make it executable"):
         inspect_program([str(script)], os.environ)
+
+
+def test_imports_of_a_program_and_its_own_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        "train.py": "import os, helpers\nfrom model import layers\n",
+        "helpers.py": "def f():\n    import cupy.linalg\n",
+        "model/__init__.py": "from . import blocks",
+        "model/layers.py": "import train\nfrom .blocks import Block",
+        "model/blocks.py": "from flax import linen",
+        "model/unused.py": "import torch",
+        "broken.py": "import torch (",
+        "pkg/__main__.py": "import jax, broken",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    train = str(tmp_path / "train.py")
+    assert imported_packages(["python", train, "--lr", "1"]) == {"os", "cupy", "flax"}
+    assert imported_packages(["nice", "python3", "-u", train]) == {"os", "cupy", "flax"}
+    assert imported_packages([train]) == {"os", "cupy", "flax"}
+    monkeypatch.chdir(tmp_path)
+    assert imported_packages(["python", "-m", "pkg"]) == {"jax"}
+    assert imported_packages(["python", "-m", "model.layers"]) == {"os", "cupy", "flax"}
+    for unknown in (["python", "-c", "import torch"], ["python"], ["./absent"], ["sh", "x.sh"]):
+        assert imported_packages(unknown) == frozenset()
 
 
 def test_asking_a_python() -> None:

@@ -19,6 +19,7 @@ from gpusight.recording.programs import (
     ProgramInfo,
     ProgramKind,
     find_cupti,
+    imported_packages,
     query_interpreter,
 )
 from gpusight.recording.request import NcuLevel, RecordRequest, Tool, stop_without_end
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
 _INSIDE = (Tool.TORCH, Tool.CUPTI)
 """These record from within the program's Python."""
 _GPU_SIGNS = (*DEVICE_FILES, "/proc/driver/nvidia/version")
+_WITHOUT_TORCH = frozenset({"jax", "cupy", "numba", "pycuda", "cuda", "tensorflow", "warp"})
+"""Packages that use the GPU, and whose programs have no steps that are counted."""
+_WITH_STEPS = frozenset(
+    {"gpusight", "accelerate", "diffusers", "lightning", "timm", "transformers"}
+)
+"""`gs.step`, and packages that import torch for a program."""
 _SUPPORTED_BY = {
     "gpu_metrics": ("--gpu-metrics", (Tool.NSYS,)),
     "memory": ("--memory", (Tool.NSYS, Tool.TORCH, Tool.CUPTI)),
@@ -125,7 +132,8 @@ def _is_windowed(
     """Return whether the recorder in the program shall choose when to record.
 
     nsys needs to know before the program starts, and would record nothing of one that we do not get
-    into. So only a single Python program with PyTorch is worth it, and no launcher of several.
+    into. So only a single Python program with PyTorch is worth it, and no launcher of several. Of
+    other programs all is recorded, from their start: until nsys listens, a short one may be over.
     """
     if not request.may_be_windowed or choice.tool is Tool.NCU:
         return False
@@ -136,8 +144,17 @@ def _is_windowed(
     several = program.is_launcher or program.word in CONTAINERS
     if several or not is_surely_python or any(o.among(request.extra) for o in timing):
         return False
+    if not request.has_window_numbers and _never_imports_torch(program):
+        return False
     python = query_interpreter(str(program.interpreter), environ)
     return python is not None and python.version >= OLDEST_PYTHON and "torch" in python.packages
+
+
+def _never_imports_torch(program: ProgramInfo) -> bool:
+    """Return whether a program surely uses the GPU by other means, and has no `gs.step`."""
+    packages = imported_packages(program.argv)
+    has_steps = any("torch" in name or name in _WITH_STEPS for name in packages)
+    return bool(packages & _WITHOUT_TORCH) and not has_steps
 
 
 def _recent(requested: Tool | None) -> ToolChoice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import enum
 import json
 import os
@@ -19,7 +20,7 @@ from gpusight.recording.inside.stack_sampler import LAUNCHING
 from gpusight.recording.request import Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from gpusight.recording.request import RecordRequest
 
@@ -203,6 +204,63 @@ def read_python(argv: Sequence[str]) -> PythonLine:
             flags += flag
         index += 1
     return PythonLine(flags, None, index)
+
+
+_MAX_SOURCES, _MAX_SOURCE_BYTES = 500, 1 << 20
+"""Of a program's own modules, that are searched for imports."""
+
+
+def imported_packages(argv: Sequence[str]) -> frozenset[str]:
+    """Return the packages that a program's script and its own modules import, by their names.
+
+    What those packages import in turn is not known, nor what the program imports by other means.
+    """
+    at = next((at for at, word in enumerate(argv) if is_interpreter(word)), None)
+    runs = argv[0] if at is None else read_python(argv[at:]).runs
+    if runs is None:
+        return frozenset()
+    script = Path(runs)
+    folder = script.parent if script.is_file() else Path()
+    waiting = [script] if script.is_file() else _sources_of(folder, f"{runs}.__main__")
+    packages: set[str] = set()
+    seen: set[Path] = set()
+    while waiting and len(seen) < _MAX_SOURCES:
+        source = waiting.pop()
+        if source in seen:
+            continue
+        seen.add(source)
+        for name in _imports_in(source, folder):
+            own = _sources_of(folder, name)
+            waiting += own
+            if not own:
+                packages.add(name.partition(".")[0])
+    return frozenset(packages)
+
+
+def _sources_of(folder: Path, module: str) -> list[Path]:
+    """Return the files in a folder that importing a module there would run."""
+    parts = [part for part in module.split(".") if part]
+    stems = [folder.joinpath(*parts[: end + 1]) for end in range(len(parts))]
+    files = [file for stem in stems for file in (stem.with_suffix(".py"), stem / "__init__.py")]
+    return [file for file in files if file.is_file()]
+
+
+def _imports_in(source: Path, folder: Path) -> Iterator[str]:
+    """List the modules that a file imports, anywhere in it; none where it cannot be parsed."""
+    try:
+        if source.stat().st_size > _MAX_SOURCE_BYTES:
+            return
+        tree = ast.parse(source.read_bytes())
+        package = source.parent.relative_to(folder).parts
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else ()
+            module = ".".join([*above, *filter(None, [node.module])])
+            yield from (f"{module}.{alias.name}".lstrip(".") for alias in node.names)
 
 
 def launches_torch(argv: Sequence[str]) -> int | None:

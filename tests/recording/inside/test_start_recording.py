@@ -59,9 +59,11 @@ class CallLog:
         return lambda *args: self.names.append(" ".join([name, *map(str, args)]))
 
 
-def window(recorder: Any, *, allowed: bool = True, **plan: Any) -> RecordingWindow:
+def window(
+    recorder: Any, *, tool: str = "torch", allowed: bool = True, **plan: Any
+) -> RecordingWindow:
     return RecordingWindow(
-        RecorderPlan("torch", "/nowhere", **plan),
+        RecorderPlan(tool, "/nowhere", **plan),
         recorder,
         opened=lambda: recorder.names.append("opened"),
         ended=lambda: recorder.names.append("ended"),
@@ -570,6 +572,28 @@ def test_a_program_without_torch_is_recorded_as_soon_as_it_uses_the_gpu(
 ) -> None:
     calls, why = watched(monkeypatch, torch=False)
     assert (calls.names, why) == (["start"], "the program uses the GPU without PyTorch")
+
+
+@pytest.mark.parametrize(
+    ("tool", "after_s", "missed"),
+    [
+        ("profiler-api", 0.9, True),
+        ("profiler-api", 1.1, False),
+        ("cupti", 0.1, False),
+    ],
+)
+def test_what_was_over_before_nsys_listened_was_missed(
+    tool: str, after_s: float, missed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nsys needs time to begin; a recorder of ours has begun when it is told to."""
+    monkeypatch.setattr(cuda_driver, "borrow_context", lambda: None)
+    now_s = time.monotonic()
+    monkeypatch.setattr(recording_window.time, "monotonic", lambda: now_s)
+    calls = CallLog()
+    whole = window(calls, tool=tool, window=True)
+    whole.start_whole("no PyTorch", used_s=now_s)
+    now_s += after_s
+    assert whole.mostly_missed == missed
 
 
 def test_a_program_with_nothing_to_count_is_recorded_soon(

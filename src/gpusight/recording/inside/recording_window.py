@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 _POLL_S = 0.005
+_SWITCH_S = 1.0
+"""nsys may take so long to record after cudaProfilerStart, while the program goes on."""
 _RECORDERS = {
     environment.TORCH: ("gpusight.recording.inside.torch_recorder", "TorchRecorder"),
     environment.CUPTI: ("gpusight.recording.inside.cupti_recorder", "CuptiRecorder"),
@@ -358,7 +360,9 @@ class RecordingWindow:
         """Return whether more of the program ran on the GPU before recording began than after."""
         if self._used_s is None or self._started_s is None:
             return False
-        return time.monotonic() - self._started_s < self._started_s - self._used_s
+        is_switched = self._plan.recorder == environment.PROFILER_API
+        missed_s = self._started_s - self._used_s + (_SWITCH_S if is_switched else 0.0)
+        return time.monotonic() - self._started_s < missed_s
 
     def start_whole(self, why: str, *, used_s: float | None = None) -> None:
         """Begin now, from whatever thread, and record to the end: there are no steps to choose.
