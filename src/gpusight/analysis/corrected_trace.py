@@ -14,7 +14,7 @@ from gpusight.analysis.profiler_costs import (
     COSTS,
     Overhead,
 )
-from gpusight.analysis.steps.step_list import frame_of
+from gpusight.analysis.steps.step_list import StepList, ends_of, frame_of, starts_of
 from gpusight.analysis.steps.step_window import (
     WindowedTrace,
     WindowKind,
@@ -230,16 +230,18 @@ class MovedTimes:
         """When the window ends."""
         return self._spans[-1][3]
 
-    def steps(self, steps: Sequence[TraceStep]) -> tuple[TraceStep, ...]:
+    def steps(self, steps: Sequence[TraceStep]) -> StepList:
         """Move steps."""
-        edges = np.array([(s.start_ns, s.end_ns) for s in steps], np.int64).reshape(-1, 2)
-        keys = frame_of(tuple(steps)).select(pl.col(*_THREAD).fill_null(NONE)).rows()
-        threads = np.array([self._numbers.get((p, t), NONE) for p, t in keys], np.int64)
+        frame = frame_of(steps)
+        edges = np.stack((starts_of(steps), ends_of(steps)), axis=1)
+        known, rows = number_rows(frame, _THREAD)
+        keys = known.with_columns(pl.col(*_THREAD).fill_null(NONE)).rows()
+        threads = np.array([self._numbers.get((p, t), NONE) for p, t in keys], np.int64)[rows]
         for thread in np.unique(threads).tolist():
             own = threads == thread
             edges[own] = self.moments(thread, edges[own].reshape(-1)).reshape(-1, 2)
-        moved = zip(steps, edges.tolist(), strict=True)
-        return tuple(replace(step, start_ns=start, end_ns=end) for step, (start, end) in moved)
+        moved = zip(("start_ns", "end_ns"), edges.T, strict=True)
+        return StepList(frame.with_columns(pl.Series(name, times) for name, times in moved))
 
     def rows(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
         """Return time columns of a table, moved."""

@@ -16,18 +16,17 @@ import polars as pl
 
 from gpusight.analysis.aggregates import is_named, kept, names_of
 from gpusight.analysis.launch_index import KeyIndex
+from gpusight.analysis.steps.step_list import frame_of
 from gpusight.core import native
 from gpusight.trace.part_of_trace import PartOfTrace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.trace.intervals import Flags
     from gpusight.trace.intervals import Ints as Ints  # the rules import it from here
     from gpusight.trace.trace import Trace
-
-    Mark = tuple[int, int, int]
-    """Time, process and thread."""
 
 
 NONE = -1
@@ -285,11 +284,11 @@ def build_schedule(
     end_ns: int,
     *,
     process: int | None = None,
-    marks: Sequence[Mark] = (),
+    marks: pl.DataFrame | None = None,
 ) -> GpuSchedule:
     """Lay out what ran from `start_ns` to `end_ns`, of one process or of all.
 
-    `marks` are moments of threads that the schedule keeps, such as the starts and ends of steps.
+    `marks` are moments of threads that the schedule keeps, such as those of `step_marks`.
     """
     rows = _call_rows(trace, process, start_ns, end_ns)
     calls, threads = _api_calls(kept(rows, rows["outer"]), marks)
@@ -303,6 +302,13 @@ def build_schedule(
     call = np.where(issuer >= 0, issuer, NONE)
     ops = GpuOps(start, end, device, stream_id, call, kind, row, carried)
     return GpuSchedule(trace, start_ns, end_ns, ops, calls, threads)
+
+
+def step_marks(steps: Sequence[TraceStep]) -> pl.DataFrame:
+    """Return the starts and ends of steps: `start_ns`, `process` and `thread` of each moment."""
+    moments = pl.concat_list("start_ns", "end_ns").alias("start_ns")
+    marks = frame_of(steps).select(moments, pl.col("process", "thread").fill_null(NONE))
+    return marks.explode("start_ns")
 
 
 def _call_rows(trace: Trace, process: int | None, start_ns: int, end_ns: int) -> pl.DataFrame:
@@ -358,7 +364,7 @@ def number_rows(frame: pl.DataFrame, keys: Sequence[str]) -> tuple[pl.DataFrame,
 
 
 def _api_calls(
-    calls: pl.DataFrame, marks: Sequence[Mark]
+    calls: pl.DataFrame, marks: pl.DataFrame | None
 ) -> tuple[ApiCalls, tuple[tuple[int, int], ...]]:
     """Order calls and marks by start, and number their threads."""
     kinds = [int(kind_of(name)) for name in names_of(calls["name"])]
@@ -370,13 +376,15 @@ def _api_calls(
         pl.Series("kind", np.array(kinds, np.int64)[codes] if len(codes) else [], pl.Int64),
         pl.col("row").cast(pl.Int64),
     )
-    moments = pl.DataFrame(
-        [(t, t, p, th, int(CallKind.MARK), NONE) for t, p, th in marks],
-        schema=calls.schema,
-        orient="row",
-    )
-    # A mark comes before the call that begins at the same moment.
-    nodes = pl.concat([moments, calls]) if marks else calls
+    nodes = calls
+    if marks is not None and marks.height:
+        moments = marks.with_columns(
+            pl.col("start_ns").alias("end_ns"),
+            pl.lit(int(CallKind.MARK), pl.Int64).alias("kind"),
+            pl.lit(NONE, pl.Int64).alias("row"),
+        )
+        # A mark comes before the call that begins at the same moment.
+        nodes = pl.concat([moments.select(calls.columns), calls])
     if not nodes["start_ns"].is_sorted():
         nodes = nodes[np.argsort(nodes["start_ns"].to_numpy(), kind="stable")]
     pairs, thread = number_rows(nodes, ["process", "thread"])

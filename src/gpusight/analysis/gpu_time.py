@@ -12,7 +12,7 @@ from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import ACTIVITY, EVERYTHING, GPU_WORK, ResolvedSelection, Selection
-from gpusight.analysis.steps.step_list import TraceSteps, called
+from gpusight.analysis.steps.step_list import TraceSteps, called, ends_of, starts_of
 from gpusight.analysis.steps.step_window import (
     WindowedTrace,
     WindowHeadline,
@@ -237,9 +237,8 @@ def _inside(lost: Intervals, steps: TraceSteps | NotApplicable | None) -> str:
     """Name the steps that this time fell into."""
     if not isinstance(steps, TraceSteps):
         return ""
-    bounds = [np.array([getattr(s, b) for s in steps.steps]) for b in ("start_ns", "end_ns")]
-    overlaps = coverage(lost, *bounds) > 0
-    names = [called(steps.steps[at]) for at in np.flatnonzero(overlaps)]
+    overlaps = coverage(lost, starts_of(steps.steps), ends_of(steps.steps)) > 0
+    names = [called(steps.steps[at]) for at in np.flatnonzero(overlaps).tolist()]
     if not names:
         return ""
     more = f" and {len(names) - _MAX_STEPS_NAMED} more" if len(names) > _MAX_STEPS_NAMED else ""

@@ -12,6 +12,7 @@ import polars as pl
 
 from gpusight.analysis.attribution.nested_intervals import NONE, optional
 from gpusight.analysis.selection import GPU_WORK
+from gpusight.analysis.steps.step_list import ends_of, starts_of
 from gpusight.core import native
 from gpusight.trace.intervals import number, stable_argsort
 
@@ -259,8 +260,8 @@ def count_in(times: Ints, steps: Sequence[TraceStep]) -> Ints:
 
 def slices(times: Ints, steps: Sequence[TraceStep]) -> tuple[Ints, Ints]:
     """Return the first and last-plus-one of these rising times that lie in each step."""
-    first = np.searchsorted(times, np.array([s.start_ns for s in steps], np.int64))
-    after = np.searchsorted(times, np.array([s.end_ns for s in steps], np.int64))
+    first = np.searchsorted(times, starts_of(steps))
+    after = np.searchsorted(times, ends_of(steps))
     return first.astype(np.int64), np.maximum(first, after).astype(np.int64)
 
 
@@ -276,7 +277,7 @@ def rows_of_steps(work: pl.DataFrame, steps: Sequence[TraceStep]) -> tuple[Ints,
 def done_ns(work: pl.DataFrame, steps: Sequence[TraceStep]) -> Ints:
     """Return when each step and all GPU work that it launched had ended."""
     own = of_process(work, steps[0].process if steps else None)
-    done = np.array([s.end_ns for s in steps], np.int64)
+    done = ends_of(steps).copy()
     first, after = slices(own["launch_ns"].to_numpy(), steps)
     at = np.flatnonzero(after > first)
     if len(at):
@@ -324,6 +325,6 @@ def _or_else(values: pl.Series, others: pl.Series) -> pl.Series:
 def took_ns(work: pl.DataFrame, steps: Sequence[TraceStep]) -> Ints:
     """Return how long each step took until its GPU work was done, after that of the one before."""
     done = np.maximum.accumulate(done_ns(work, steps))
-    starts = np.array([s.start_ns for s in steps], np.int64)
+    starts = starts_of(steps)
     took: Ints = done - np.maximum(starts, np.append(starts[:1], done[:-1]))
     return took

@@ -24,7 +24,7 @@ from gpusight.analysis.corrected_trace import (
     MovedTimes,
     RecordedTrace,
 )
-from gpusight.analysis.gpu_schedule import NONE, build_schedule
+from gpusight.analysis.gpu_schedule import build_schedule, step_marks
 from gpusight.analysis.launch_index import launched, launches_of
 from gpusight.analysis.profiler_costs import (
     Overhead,
@@ -37,7 +37,7 @@ from gpusight.analysis.profiler_costs import (
 from gpusight.analysis.replay.simulation import run_program
 from gpusight.analysis.replay.window_replay import calibrate
 from gpusight.analysis.selection import EVERYTHING, Selection
-from gpusight.analysis.steps.step_list import counts_on, known_pace
+from gpusight.analysis.steps.step_list import counts_on, known_pace, starts_of
 from gpusight.analysis.steps.step_window import (
     step_window,
 )
@@ -341,17 +341,10 @@ def _schedule(
     trace: Trace, focus: StepWindow, steps: Sequence[TraceStep], *, is_part: bool = False
 ) -> GpuSchedule:
     """Lay out these steps of a window, up to the step that follows; of a part of the capture."""
-    later = [step.start_ns for step in focus.steps if step.start_ns > steps[-1].start_ns]
-    start_ns = focus.start_ns if steps[0] is focus.steps[0] else steps[0].start_ns
-    end_ns = later[0] if later else focus.end_ns
-    marks = [
-        (
-            moment_ns,
-            NONE if step.process is None else step.process,
-            NONE if step.thread is None else step.thread,
-        )
-        for step in steps
-        for moment_ns in (step.start_ns, step.end_ns)
-    ]
+    starts = starts_of(focus.steps)
+    later = starts[starts > steps[-1].start_ns]
+    start_ns = focus.start_ns if steps[0] == focus.steps[0] else steps[0].start_ns
+    end_ns = int(later[0]) if len(later) else focus.end_ns
     shown = part_of(trace, (start_ns, end_ns)) if is_part else trace
-    return build_schedule(shown, start_ns, end_ns, process=steps[0].process, marks=marks)
+    process = steps[0].process
+    return build_schedule(shown, start_ns, end_ns, process=process, marks=step_marks(steps))

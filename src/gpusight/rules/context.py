@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.capture_completeness import MEMSETS, issued_work
-from gpusight.analysis.gpu_schedule import NONE, CallKind, build_schedule
+from gpusight.analysis.gpu_schedule import CallKind, build_schedule, step_marks
 from gpusight.analysis.ledger.accounting import Accounting
 from gpusight.analysis.ledger.device_ledger import build_ledger
 from gpusight.analysis.ledger.idle_causes import host_time
@@ -30,7 +30,7 @@ from gpusight.trace.schema_gpu import BLOCK, GRID
 from gpusight.units import format_mean, format_time, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gpusight.analysis.capture_completeness import IssuedWork
     from gpusight.analysis.gpu_schedule import GpuSchedule
@@ -304,22 +304,14 @@ def sample_steps(trace: Trace, focus: StepWindow, selection: Selection = EVERYTH
     if _op_count(op_starts, start_ns, end_ns) > MAX_SAMPLE_OPS and steps:
         steps = _representative(focus, op_starts, op_ns)
         # The time up to the next step belongs to a step.
-        later = focus.steps[focus.steps.index(steps[-1]) + 1 :]
+        later = focus.steps[list(focus.steps).index(steps[-1]) + 1 :]
         start_ns, end_ns = steps[0].start_ns, later[0].start_ns if later else focus.end_ns
     op_count = _op_count(op_starts, start_ns, end_ns)
     if op_count > (_MAX_STEP_OPS if steps else MAX_SAMPLE_OPS):
         steps = ()
         first = int(np.searchsorted(op_starts, start_ns)) + (op_count - MAX_SAMPLE_OPS) // 2
         start_ns, end_ns = int(op_starts[first]), int(op_starts[first + MAX_SAMPLE_OPS])
-    marks = [
-        (
-            moment_ns,
-            NONE if step.process is None else step.process,
-            NONE if step.thread is None else step.thread,
-        )
-        for step in steps
-        for moment_ns in (step.start_ns, step.end_ns)
-    ]
+    marks = step_marks(steps)
     schedule = build_schedule(trace, start_ns, end_ns, process=process, marks=marks)
     return RuleContext(focus, schedule, len(steps), device=selection.device)
 
@@ -381,7 +373,7 @@ def _op_count(op_starts: Ints, start_ns: int, end_ns: int) -> int:
     return int(last - first)
 
 
-def _representative(focus: StepWindow, op_starts: Ints, op_ns: Ints) -> tuple[TraceStep, ...]:
+def _representative(focus: StepWindow, op_starts: Ints, op_ns: Ints) -> Sequence[TraceStep]:
     """Choose consecutive steps that are fast to replay and like all steps of the window.
 
     Alike are the means of step time, GPU time and number of GPU activities. Where no steps that fit

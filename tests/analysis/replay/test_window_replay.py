@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -207,11 +208,16 @@ def test_graphs_that_are_there_are_left_alone() -> None:
     assert Replay(schedule, host_time(trace, schedule)).run(changes.as_graphs()).saved_ns == 0
 
 
+def marks_at(*moments_ns: int, thread: int = THREAD) -> pl.DataFrame:
+    rows = [(moment_ns, PROCESS, thread) for moment_ns in moments_ns]
+    return pl.DataFrame(rows, ["start_ns", "process", "thread"], orient="row")
+
+
 def test_a_step_is_a_graph_where_nothing_waits() -> None:
     run = simulate(launches(40, before_ns=20 * US, gpu_ns=2 * US))
     trace = trace_of(run)
-    marks = [(run.calls[n]["start_ns"], PROCESS, THREAD) for n in (0, 20)]
-    schedule = build_schedule(trace, 0, run.end_ns, marks=[marks[0], marks[1]])
+    marks = marks_at(*(run.calls[n]["start_ns"] for n in (0, 20)))
+    schedule = build_schedule(trace, 0, run.end_ns, marks=marks)
     replay = Replay(schedule, host_time(trace, schedule))
     outcome = replay.run(changes.as_graphs())
     # The second graph comes after the first: two launches, and what the first graph takes longer.
@@ -240,7 +246,7 @@ def test_work_on_its_way_when_the_window_begins_gets_faster_too(first: int) -> N
 def test_marks_on_a_thread_that_calls_nothing_hold_nothing() -> None:
     run = simulate(PROGRAMS["gpu-bound"])
     trace = trace_of(run)
-    elsewhere = [(0, PROCESS, THREAD + 5), (run.end_ns, PROCESS, THREAD + 5)]
+    elsewhere = marks_at(0, run.end_ns, thread=THREAD + 5)
     schedule = build_schedule(trace, 0, run.end_ns, marks=elsewhere)
     replay = Replay(schedule, host_time(trace, schedule))
     ops = np.arange(len(schedule.ops))
@@ -253,8 +259,7 @@ def test_a_last_step_that_ends_with_its_gpu_work_ends_with_faster_work_too() -> 
     run = simulate(launches(30, before_ns=2 * US, gpu_ns=40 * US))
     trace = trace_of(run)
     end_ns = int(trace.table("kernels", ["end_ns"])["end_ns"].max())  # type: ignore[arg-type]
-    marks = [(0, PROCESS, THREAD), (end_ns, PROCESS, THREAD)]
-    schedule = build_schedule(trace, 0, end_ns, marks=marks)
+    schedule = build_schedule(trace, 0, end_ns, marks=marks_at(0, end_ns))
     replay = Replay(schedule, host_time(trace, schedule))
     ops = np.arange(len(schedule.ops))
     faster = replay.run(changes.set_duration(ops, replay.program.duration_ns // 2))

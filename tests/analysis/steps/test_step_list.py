@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import polars as pl
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from gpusight.analysis.steps.step_list import TraceSteps, find_steps, read_name
+from gpusight.analysis.steps.step_list import (
+    SCHEMA,
+    StepList,
+    TraceStep,
+    TraceSteps,
+    ends_of,
+    find_steps,
+    frame_of,
+    read_name,
+    read_names,
+    starts_of,
+)
 from gpusight.results import NotApplicable
 from tests.shared import DATA, opened
 from tests.traces import Rows, build_trace
@@ -168,3 +183,37 @@ def test_a_real_capture_has_four() -> None:
     result = find_steps(opened(DATA / "healthy.json.gz"))
     assert isinstance(result, TraceSteps)
     assert [step.name for step in result.steps] == ["train_step"] * 4
+
+
+NAME_PARTS = st.sampled_from(
+    ["step", "Iter", "_", " ", "#", "batch", "TrainStep", "optim", "execute_", "context", "é", "\n"]
+)
+NAMES = st.lists(NAME_PARTS | st.integers(0, 10**21).map(str) | st.text(max_size=3), max_size=8)
+
+
+@given(st.lists(NAMES.map("".join), max_size=20))
+@example(
+    ["step 007 of 12", "step 8 of 12", "step " + "9" * 18, "step " + "9" * 19, "step ٣", "a" * 300]
+)
+@example([f"{'x' * 190}_step_1234567890", "step_1\n", "train\n4", "step", "7_step"])
+def test_names_read_together_are_read_as_each_alone(names: list[str]) -> None:
+    distinct = sorted(set(names))
+    known = {name: parsed for name in distinct if (parsed := read_name(name)) is not None}
+    together = read_names(pl.Series(distinct, dtype=pl.String))
+    assert {name: (family, number) for name, family, number in together.iter_rows()} == known
+
+
+def test_steps_in_columns_are_a_sequence_of_steps() -> None:
+    each = tuple(TraceStep(f"step_{n}", n, 10 * n, 10 * n + 9, 1, None) for n in range(5))
+    listed = StepList(pl.DataFrame([astuple(s) for s in each], SCHEMA, orient="row"))
+    assert tuple(listed) == each
+    assert listed == each
+    assert hash(listed) == hash(each)
+    assert (listed[1], listed[-1], tuple(listed[1:3])) == (each[1], each[-1], each[1:3])
+    assert StepList.of(listed[:2], each[2:], ()) == listed
+    assert not StepList.of()
+    with pytest.raises(IndexError):
+        listed[5]
+    for times in (starts_of, ends_of):
+        assert times(listed).tolist() == times(each).tolist()
+    assert frame_of(each).equals(listed.frame)

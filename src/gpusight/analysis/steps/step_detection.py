@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -16,6 +16,7 @@ from gpusight.analysis.steps.step_list import (
     SCHEMA,
     UNNAMED,
     StepEvidence,
+    StepList,
     TraceSteps,
     closed_ranges,
     find_steps,
@@ -26,7 +27,6 @@ from gpusight.analysis.steps.step_list import (
 )
 
 if TYPE_CHECKING:
-    from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.analysis.steps.step_periods import Period
     from gpusight.results import NotApplicable
     from gpusight.trace.intervals import Ints
@@ -260,7 +260,9 @@ def _holds_work(steps: TraceSteps, work: pl.DataFrame) -> bool:
     launches = launches_of(work, steps.steps)
     if int(launches.sum()) < max(1, _MIN_NAMED_LAUNCHES * work.height):
         return False
-    gaps = [replace(a, start_ns=a.end_ns, end_ns=b.start_ns) for a, b in pairwise(steps.steps)]
+    frame = steps.frame
+    between = {"start_ns": frame["end_ns"][:-1], "end_ns": frame["start_ns"][1:]}
+    gaps = StepList(frame[:-1].with_columns(**between))
     full = int((launches[:-1] >= launches_of(work, gaps)).sum())
     return full >= _MIN_FULL_STEPS * len(gaps)
 
@@ -376,22 +378,19 @@ def _one_thread(steps: TraceSteps, work: pl.DataFrame) -> TraceSteps:
 
     Of processes, the one whose GPU work takes longest; of its threads, the one that launches most.
     """
-    threads: dict[tuple[int | None, int | None], list[TraceStep]] = {}
-    for step in steps.steps:
-        threads.setdefault((step.process, step.thread), []).append(step)
-    took = (pl.col("end_ns") - pl.col("start_ns")).sum()
-    gpu_ns = dict(work.group_by("process").agg(took).rows())
+    gpu_ns = dict(
+        work.group_by("process").agg((pl.col("end_ns") - pl.col("start_ns")).sum()).rows()
+    )
 
-    def work_of(key: tuple[int | None, int | None]) -> tuple[bool, int, int]:
-        launches = int(launches_of(work, threads[key]).sum())
-        return launches > 0, gpu_ns.get(key[0], 0), launches
+    def work_of(own: pl.DataFrame) -> tuple[bool, int, int]:
+        launches = int(launches_of(work, StepList(own)).sum())
+        return launches > 0, gpu_ns.get(own["process"][0], 0), launches
 
-    best = max(threads, key=work_of)
-    kept = threads[best]
+    best = max(steps.frame.partition_by(*_THREAD, maintain_order=True), key=work_of)
     # Where their own numbers start again, steps are numbered in order.
-    if any(a.number >= b.number for a, b in pairwise(kept)):
-        kept = [replace(step, number=number) for number, step in enumerate(kept)]
-    return replace(steps, steps=tuple(kept))
+    if (best["number"].diff() <= 0).any():
+        best = best.with_columns(pl.int_range(pl.len()).alias("number"))
+    return replace(steps, steps=StepList(best))
 
 
 # Of a range -----------------------------------------------------------------------------------

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
 import polars as pl
 
 from gpusight.analysis.aggregates import DURATION, is_named, kept, names_of
@@ -16,8 +19,9 @@ from gpusight.results import NotApplicable
 from gpusight.units import AMOUNT, TIME_UNITS, Amount, parse_step_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
+    from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 
 UNNAMED = "step"
@@ -75,11 +79,81 @@ class InnerLoop:
     """GPU time of each repetition."""
 
 
+class StepList(Sequence[TraceStep]):
+    """Steps as columns: there may be hundreds of thousands, and few of them become objects."""
+
+    __slots__ = ("frame",)
+
+    def __init__(self, frame: pl.DataFrame) -> None:
+        is_plain = frame.schema == SCHEMA
+        self.frame = frame if is_plain else frame.select(*SCHEMA).cast(SCHEMA)  # type: ignore[arg-type]
+        """The steps as a table: name, number, start_ns, end_ns, process, thread."""
+
+    @classmethod
+    def of(cls, *parts: Sequence[TraceStep]) -> StepList:
+        """Make one list of several."""
+        frames = [frame_of(part) for part in parts if part]
+        return cls(pl.concat(frames) if frames else pl.DataFrame(schema=SCHEMA))
+
+    def __len__(self) -> int:
+        """Count the steps."""
+        return self.frame.height
+
+    @overload
+    def __getitem__(self, at: int) -> TraceStep: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> StepList: ...
+
+    def __getitem__(self, at: int | slice) -> TraceStep | StepList:
+        """Return one step, or some of them."""
+        if isinstance(at, slice):
+            return StepList(self.frame[at])
+        try:
+            return TraceStep(*self.frame.row(at))
+        except pl.exceptions.OutOfBoundsError:
+            raise IndexError(at) from None
+
+    def __iter__(self) -> Iterator[TraceStep]:
+        """Yield every step."""
+        return starmap(TraceStep, self.frame.iter_rows())
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the others are the same steps."""
+        if isinstance(other, StepList):
+            return self.frame.equals(other.frame)
+        return isinstance(other, tuple) and tuple(self) == other
+
+    def __hash__(self) -> int:
+        """Return the number of a set or dictionary for these steps."""
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        """Return the steps as Python has them."""
+        return repr(tuple(self))
+
+
+def starts_of(steps: Sequence[TraceStep]) -> Ints:
+    """Return when steps start."""
+    return _column(steps, "start_ns")
+
+
+def ends_of(steps: Sequence[TraceStep]) -> Ints:
+    """Return when steps end."""
+    return _column(steps, "end_ns")
+
+
+def _column(steps: Sequence[TraceStep], name: str) -> Ints:
+    if isinstance(steps, StepList):
+        return steps.frame[name].to_numpy()
+    return np.array([getattr(step, name) for step in steps], np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class TraceSteps:
     """The steps of a capture, in order of their start."""
 
-    steps: tuple[TraceStep, ...]
+    steps: Sequence[TraceStep]
     how: str = ""
     """How they were found, in words."""
     evidence: StepEvidence = StepEvidence.COUNTED
@@ -89,8 +163,7 @@ class TraceSteps:
     @classmethod
     def of(cls, frame: pl.DataFrame, how: str, evidence: StepEvidence) -> TraceSteps:
         """Make steps of a frame with the columns of `SCHEMA`, in order of start."""
-        rows = frame.select(*SCHEMA).iter_rows()
-        return cls(tuple(TraceStep(*row) for row in rows), how, evidence)
+        return cls(StepList(frame), how, evidence)
 
     @property
     def frame(self) -> pl.DataFrame:
@@ -116,8 +189,10 @@ class TraceSteps:
         )
 
 
-def frame_of(steps: tuple[TraceStep, ...]) -> pl.DataFrame:
+def frame_of(steps: Sequence[TraceStep]) -> pl.DataFrame:
     """Return steps as a table with the columns of `SCHEMA`."""
+    if isinstance(steps, StepList):
+        return steps.frame
     rows = [(s.name, s.number, s.start_ns, s.end_ns, s.process, s.thread) for s in steps]
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
@@ -285,25 +360,58 @@ def _members(trace: Trace) -> pl.DataFrame:
     """Return the ranges that are named like steps, with the family and number of each."""
     ranges = named_like(closed_ranges(trace), _MAYBE)
     code = ranges["name"].to_physical()
-    names = names_of(ranges["name"])
-    read = [(c, names[c], *parsed) for c in code.unique() if (parsed := read_name(names[c]))]
-    known = pl.DataFrame(
-        read,
-        schema={"code": code.dtype, "name": pl.String, "family": pl.String, "number": pl.Int64},
-        orient="row",
-    )
-    members = ranges.drop("name").with_columns(code.alias("code"))
-    return members.join(known, on="code", maintain_order="left")
+    names = pl.Series(names_of(ranges["name"]), dtype=pl.String)
+    known = read_names(names.gather(code.unique()))
+    members = ranges.with_columns(names.gather(code).alias("name"))
+    return members.join(known, on="name", maintain_order="left")
+
+
+_NUMBERS = r"[0-9]+"
+_PLAIN_NAME = rf"^[\x00-\x7F]{{0,{_MAX_NAME}}}$"
+_LONG_NUMBER = r"[0-9]{19}"
+
+
+def read_names(names: pl.Series) -> pl.DataFrame:
+    """Parse names as `read_name` does: name, family and number of those that name steps.
+
+    Names that differ in their numbers alone are read once: there may be one for each step.
+    """
+    is_plain = names.str.contains(f"(?s){_PLAIN_NAME}") & ~names.str.contains(_LONG_NUMBER)
+    form = names.str.replace_all(_NUMBERS, "0").zip_with(is_plain, names)
+    frame = pl.DataFrame({"name": names, "form": form, "is_plain": is_plain})
+    read = []
+    for text, shares in frame.select("form", "is_plain").unique().iter_rows():
+        parsed = _parsed(text)
+        if parsed is not None:
+            family, number = parsed
+            place = (
+                None
+                if number is None
+                else len(re.findall(_NUMBERS, number.string[: number.start(1)]))
+            )
+            own = None if number is None or shares else int(number[1])
+            read.append((text, family, place if shares else None, own))
+    schema = {"form": pl.String, "family": pl.String, "place": pl.Int64, "own": pl.Int64}
+    counted = pl.col("name").str.extract_all(_NUMBERS).list.get("place", null_on_oob=True)
+    return frame.join(
+        pl.DataFrame(read, schema, orient="row"), on="form", maintain_order="left"
+    ).select("name", "family", pl.coalesce("own", counted.cast(pl.Int64)).alias("number"))
 
 
 def read_name(name: str) -> tuple[str, int | None] | None:
     """Parse a range's name: its family, and its number where it has one; None for no step."""
+    parsed = _parsed(name)
+    if parsed is None:
+        return None
+    family, number = parsed
+    return family, None if number is None else int(number[1])
+
+
+def _parsed(name: str) -> tuple[str, re.Match[str] | None] | None:
     text = _CAMEL.sub(" ", name[:_MAX_NAME]).lower()
     if not _STEP.search(text) or _NOT_STEPS.search(text):
         return None
-    match = _COUNTED.search(text) or _LAST_NUMBER.search(text)
-    number = int(match.group(1)) if match else None
-    return re.sub(r"\d+", "#", text), number
+    return re.sub(r"\d+", "#", text), _COUNTED.search(text) or _LAST_NUMBER.search(text)
 
 
 def _families(members: pl.DataFrame) -> pl.DataFrame:
@@ -418,8 +526,8 @@ def known_pace(trace: Trace, process: int | None = None) -> Pace | None:
     known = trace.stored_pace or trace.meta.pace
     if known is not None or not trace.has("ranges"):
         return known
-    names = names_of(trace.table("ranges", ["name"])["name"])
-    codes = [code for code, name in enumerate(names) if name.startswith(MESSAGE)]
+    names = pl.Series(names_of(trace.table("ranges", ["name"])["name"]), dtype=pl.String)
+    codes = names.str.starts_with(MESSAGE).arg_true().to_list()
     if not codes:
         return None
     is_mark = pl.col("name").to_physical().is_in(codes)

@@ -36,18 +36,20 @@ from gpusight.analysis.steps.step_list import (
     WARM_UP,
     InnerLoop,
     StepEvidence,
-    TraceStep,
+    StepList,
     TraceSteps,
     absent,
     called,
     closed_ranges,
     counts_on,
+    ends_of,
     find_steps,
     frame_of,
     known_pace,
     named_like,
     parse_steps,
     shortened,
+    starts_of,
 )
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.trace.intervals import Ints
 
     Bounds = tuple[int | None, int | None]
@@ -95,9 +98,9 @@ class StepWindow:
     the host where that is later. Work of an excluded step is no time of the steps after it."""
     end_ns: int
     """End of the last step, or of the GPU work launched before it where that is later."""
-    steps: tuple[TraceStep, ...] = ()
+    steps: Sequence[TraceStep] = ()
     """In order; none where none are known."""
-    left_out: tuple[TraceStep, ...] = ()
+    left_out: Sequence[TraceStep] = ()
     """Warm-up, what the capture cut off, and what `steps` excluded."""
     how: str = ""
     """How steps were detected, in words; empty where there are none."""
@@ -212,7 +215,7 @@ class StepWindow:
         by_launch = self.steps and self.kind in {WindowKind.STEPS, WindowKind.NUMBERED}
         if not by_launch:
             return TimeWindow(self.start_ns, self.end_ns)
-        last_ns = max(step.end_ns for step in self.steps)
+        last_ns = int(ends_of(self.steps).max())
         return TimeWindow(self.start_ns, self.end_ns, self.host_start_ns, last_ns)
 
 
@@ -313,8 +316,8 @@ def window_steps(trace: Trace) -> TraceSteps | NotApplicable:
     if not chosen.steps:
         reasons = (n.removeprefix(NO_STEPS) for n in chosen.notes if n.startswith(NO_STEPS))
         return absent(trace, next(reasons, "no complete step in the capture"))
-    every = sorted((*chosen.steps, *chosen.left_out), key=lambda step: step.start_ns)
-    return TraceSteps(tuple(every), chosen.how)
+    every = StepList.of(chosen.steps, chosen.left_out).frame.sort("start_ns", maintain_order=True)
+    return TraceSteps(StepList(every), chosen.how)
 
 
 def steps_inside(trace: Trace, selection: Selection) -> int:
@@ -440,15 +443,21 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
             row: dict[str, object] = {"reason": chosen.reason, "hint": chosen.hint}
         else:
             row = {key: getattr(chosen, key) for key in _PLAIN}
-            row |= {key: frame_of(getattr(chosen, key)).to_dicts() for key in _STEP_LISTS}
             row["notes"] = list(chosen.notes)
             row["inner_loop"] = None if chosen.inner_loop is None else asdict(chosen.inner_loop)
-        return pl.DataFrame([row], schema=_WINDOW_SCHEMA)
+        window = pl.DataFrame([row], schema=_WINDOW_SCHEMA)
+        if isinstance(chosen, NotApplicable):
+            return window
+        lists = (
+            pl.Series(key, [frame_of(getattr(chosen, key)).to_struct()]) for key in _STEP_LISTS
+        )
+        return window.with_columns(*lists)
 
-    row = trace.derive("window-19", find).row(0, named=True)
+    frame = trace.derive("window-19", find)
+    row = frame.drop(_STEP_LISTS).row(0, named=True)
     if row["reason"] is not None:
         return NotApplicable("focus", row["reason"], row["hint"])
-    kept, left_out = (tuple(TraceStep(**step) for step in row[key]) for key in _STEP_LISTS)
+    kept, left_out = (StepList(frame[key][0].struct.unnest()) for key in _STEP_LISTS)
     inner = None if row["inner_loop"] is None else InnerLoop(**row["inner_loop"])
     plain = {key: row[key] for key in _PLAIN}
     notes = tuple(row["notes"])
@@ -482,14 +491,15 @@ def _usual(trace: Trace, detected: DetectedSteps, steps: TraceSteps, *, warmup: 
     first, last = cut_first + warm_up, len(all_steps) - unlike.cut_last
     notes = list(detected.notes)
     if warm_up:
-        out = _names(all_steps[cut_first:first])
+        names = _names(all_steps[cut_first:first])
         count = f"{warm_up} of {len(all_steps)}"
-        notes.append(f"{count} steps excluded as warm-up ({unlike.why}): {out}")
-    cut = (*all_steps[:cut_first], *all_steps[last:])
+        notes.append(f"{count} steps excluded as warm-up ({unlike.why}): {names}")
+    cut = StepList.of(all_steps[:cut_first], all_steps[last:])
     if cut:
         notes.append(f"excluded as partial steps, cut off by the capture: {_names(cut)}")
     kept = all_steps[first:last]
-    chosen = _of_steps(trace, steps, kept, (*all_steps[:first], *all_steps[last:]), notes)
+    out = StepList.of(all_steps[:first], all_steps[last:])
+    chosen = _of_steps(trace, steps, kept, out, notes)
     return replace(chosen, partial=len(cut))
 
 
@@ -646,15 +656,16 @@ def _by_range(
     )
 
 
-def _inside(steps: Sequence[TraceStep], start: int, end: int) -> tuple[TraceStep, ...]:
-    return tuple(s for s in steps if s.start_ns >= start and s.end_ns <= end)
+def _inside(steps: Sequence[TraceStep], start: int, end: int) -> StepList:
+    within = (pl.col("start_ns") >= start) & (pl.col("end_ns") <= end)
+    return StepList(frame_of(steps).filter(within))
 
 
 def _of_steps(
     trace: Trace,
     steps: TraceSteps,
-    kept: tuple[TraceStep, ...],
-    out: tuple[TraceStep, ...],
+    kept: Sequence[TraceStep],
+    out: Sequence[TraceStep],
     notes: list[str],
 ) -> StepWindow:
     begun, done = step_spans(trace, kept)
@@ -791,8 +802,8 @@ def _cut(launches: Ints, took: Ints, *, prepares: bool) -> int:
 
 def _named(trace: Trace, steps: Sequence[TraceStep]) -> int:
     """Count the leading steps that a range around them, or their own name, calls warm-up."""
-    starts = np.array([s.start_ns for s in steps], np.int64)
-    warm_up = np.array([bool(re.search(WARM_UP, s.name)) for s in steps], np.bool_)
+    starts = starts_of(steps)
+    warm_up = frame_of(steps)["name"].str.contains(WARM_UP).to_numpy()
     if trace.has("ranges"):
         around = named_like(closed_ranges(trace), WARM_UP)
         inside = Intervals.from_arrays(around["start_ns"].to_numpy(), around["end_ns"].to_numpy())

@@ -24,6 +24,8 @@ from gpusight.rules.rule import (
 from gpusight.units import format_bytes, format_count
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpusight.analysis.memory.allocations import AllocationHistory
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.rules.context import RuleContext
@@ -138,7 +140,7 @@ class _Growth:
 
 
 def _growth(
-    trace: Trace, memory: DeviceMemories, device: int, steps: tuple[TraceStep, ...]
+    trace: Trace, memory: DeviceMemories, device: int, steps: Sequence[TraceStep]
 ) -> _Growth | None:
     """Measure the growth on one GPU; None where memory does not rise steadily."""
     history = memory.view(device).history
@@ -207,7 +209,7 @@ def _match(context: RuleContext, grown: _Growth) -> RuleMatch:
 
 
 def _holders(
-    trace: Trace, grown: _Growth, steps: tuple[TraceStep, ...]
+    trace: Trace, grown: _Growth, steps: Sequence[TraceStep]
 ) -> tuple[FindingLocation, ...]:
     """Return the operators that allocated what the steps did not free, the largest first."""
     from gpusight.analysis.memory.memory_peak import find_holders  # few captures need it
