@@ -456,7 +456,7 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
         # image is copied and looked at before its parts are.
         own_input = kernels >= own_kernels and _outside(sequence, outer, inner, "feeds")[0] > 0
         in_turn = not _pauses(sequence, inner) and _pauses(sequence, outer)
-        return not own_input and not in_turn
+        return not (own_input or in_turn or _leads(sequence, outer, inner))
     if not inner.same_counts:
         return False
     if len(outer.starts) < _MIN_REPETITIONS:
@@ -492,6 +492,20 @@ def _begins(sequence: Activities, inner: Period, kernels: int) -> bool:
     whole = len(runs) > 1 and runs[0] >= np.median(runs)
     after = before[-1] - before[inner.ends[-1]]
     return bool(before[starts[0]] < _MAJORITY * kernels and (whole or after >= _MAJORITY * kernels))
+
+
+def _leads(sequence: Activities, outer: Period, inner: Period) -> bool:
+    """Return whether the loop comes after other kernels from first to last, as stages do.
+
+    What is done every few steps comes after some of them, and a program ends after any number.
+    """
+    codes = sequence.codes
+    own = np.unique(codes[inner.starts[0] : inner.ends[0]])
+    between = slice(int(outer.starts[0]), int(inner.starts[-1]))
+    others = np.setdiff1d(codes[between][sequence.computes[between]], own)
+    runs = np.searchsorted(inner.starts, np.flatnonzero(np.isin(codes, others)))
+    per_outer = np.diff(np.append(np.unique(runs), len(inner.starts)))
+    return len(runs) > 0 and runs[0] == 0 and len(np.unique(per_outer)) == 1
 
 
 def _ends_inside(sequence: Activities, outer: Period, inner: Period) -> bool:
