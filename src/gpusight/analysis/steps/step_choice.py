@@ -18,6 +18,7 @@ from gpusight.analysis.steps.step_periods import (
     Activities,
     Period,
     covering,
+    exchanges,
     periods_around,
     periods_of,
     with_earlier,
@@ -125,6 +126,9 @@ def _covering_most(
     ]
     if min_kinds > 1:  # by chance a few parts have the same categories of kernels
         periods = [p for p in periods if p.same_counts or len(p.starts) >= _MIN_VAGUE]
+    exchange = exchanges(compared) if min_kinds == 1 else None
+    if exchange is not None and not any(_is_same_loop(p, exchange) for p in periods):
+        periods.append(exchange)
     runs = [p for p in periods if p.same_counts and len(p.starts) >= _MIN_RUNS]
     if runs:
         periods += periods_around(compared, max(runs, key=lambda p: p.coverage))
@@ -150,6 +154,11 @@ def _covering_most(
     ]
     step = replace(step, inner=max(inside, key=lambda p: p.coverage, default=None))
     return _joined_by_pauses(compared, step) if may_be_layers else step
+
+
+def _is_same_loop(period: Period, other: Period) -> bool:
+    """Return whether a plain loop has the repetitions of another one, give or take a cut one."""
+    return bool(period.same_counts and period.whole.all()) and abs(len(period.starts) - len(other.starts)) <= 1
 
 
 def _in_a_row(sequence: Activities, periods: list[Period], step: Period) -> Period:
@@ -426,8 +435,11 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
         _share_with(sequence, kind, inner) >= _NEARLY_ALL for kind in ("backward", "feeds")
     )
     if outer.same_counts and not inner.same_counts:
-        # Two halves of a program may hold the same by chance.
-        return len(outer.starts) < _MIN_REPETITIONS and covers and (updated or fed)
+        # Two halves of a program may hold the same by chance, and so may parts of it with several
+        # batches each, but not in the same order.
+        few = len(outer.starts) < _MIN_REPETITIONS
+        alone = kernels <= _MAJORITY * own_kernels and not _in_same_order(sequence, outer)
+        return covers and ((few and updated) or (fed and (few or alone)))
     if updated or (fed and backward):
         # A loop of training over batches may also be a part of a step that gathers these first.
         in_inner, in_outer = (_time_in(sequence, period) for period in (inner, outer))
@@ -444,7 +456,7 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
         # image is copied and looked at before its parts are.
         own_input = kernels >= own_kernels and _outside(sequence, outer, inner, "feeds")[0] > 0
         in_turn = not _pauses(sequence, inner) and _pauses(sequence, outer)
-        return not own_input and not in_turn
+        return not (own_input or in_turn or _leads(sequence, outer, inner))
     if not inner.same_counts:
         return False
     if len(outer.starts) < _MIN_REPETITIONS:
@@ -457,6 +469,16 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
     return not _is_request(sequence, outer, inner, kernels / max(1, own_kernels))
 
 
+def _in_same_order(sequence: Activities, period: Period) -> bool:
+    """Return whether most periods hold what the one before does, in the same order."""
+    codes = sequence.codes
+    same = []
+    for a, b in list(pairwise(period.starts.tolist()))[:_MAX_LOOKED_AT]:
+        length = min(b - a, len(codes) - b)
+        same.append(float(np.mean(codes[a : a + length] == codes[b : b + length])))
+    return float(np.median(same)) >= 1 - _SAME
+
+
 def _begins(sequence: Activities, inner: Period, kernels: int) -> bool:
     """Return whether the program begins with the inner loop, so many other kernels come after it.
 
@@ -467,9 +489,23 @@ def _begins(sequence: Activities, inner: Period, kernels: int) -> bool:
     starts = inner.starts
     last = np.flatnonzero(np.diff(starts) > _LONGER * inner.length)
     runs = np.diff(np.append(-1, last))
-    whole = len(runs) > 1 and runs[0] == np.median(runs)
+    whole = len(runs) > 1 and runs[0] >= np.median(runs)
     after = before[-1] - before[inner.ends[-1]]
     return bool(before[starts[0]] < _MAJORITY * kernels and (whole or after >= _MAJORITY * kernels))
+
+
+def _leads(sequence: Activities, outer: Period, inner: Period) -> bool:
+    """Return whether the loop comes after other kernels from first to last, as stages do.
+
+    What is done every few steps comes after some of them, and a program ends after any number.
+    """
+    codes = sequence.codes
+    own = np.unique(codes[inner.starts[0] : inner.ends[0]])
+    between = slice(int(outer.starts[0]), int(inner.starts[-1]))
+    others = np.setdiff1d(codes[between][sequence.computes[between]], own)
+    runs = np.searchsorted(inner.starts, np.flatnonzero(np.isin(codes, others)))
+    per_outer = np.diff(np.append(np.unique(runs), len(inner.starts)))
+    return len(runs) > 0 and runs[0] == 0 and len(np.unique(per_outer)) == 1
 
 
 def _ends_inside(sequence: Activities, outer: Period, inner: Period) -> bool:
@@ -625,8 +661,9 @@ def _outside(
     before = sequence.before(kind)
     starts = inner.starts
     own = int(np.median(before[inner.ends] - before[starts]))
+    each = own if inner.same_counts else before[inner.ends] - before[starts]
     inside = np.zeros(len(starts) + 1, np.int64)
-    inside[1:] = np.cumsum(np.where(inner.whole, own, 0))
+    inside[1:] = np.cumsum(np.where(inner.whole, each, 0))
     bounds = np.append(outer.starts, outer.next_start)
     all_of_it = np.diff(before[bounds])
     outside = all_of_it - np.diff(inside[np.searchsorted(starts, bounds)])

@@ -57,6 +57,8 @@ _LONGER = 1.25
 """Times a typical segment: longer ones have a tail."""
 _MIN_KINDS = 3
 """Kinds that segments of other lengths must have in common."""
+_MIN_EXCHANGES = 5
+_CHANCE = 0.05
 _LONG = 20
 """Codes that are not the same by chance in another order."""
 
@@ -320,6 +322,65 @@ def periods_around(sequence: Activities, inner: Period) -> list[Period]:
     return around
 
 
+def exchanges(sequence: Activities) -> Period | None:
+    """Cut where the host copies new input after it has read a result, whatever came between.
+
+    A server answers requests of several kinds in any order. None where nearly each is of its own.
+    """
+    inputs = sequence.marks & sequence.resets & ~sequence.computes
+    computes, reads = (np.flatnonzero(of) for of in (sequence.computes, sequence.reads))
+    size = len(sequence)
+    starts, last = [], -1
+    for place in np.flatnonzero(inputs).tolist():
+        if last < place:
+            starts.append(place)
+            last = _next(reads, _next(computes, place, size), size)
+    fed = np.diff(np.append(0, np.cumsum(inputs))[[*starts, min(last, size)]])
+    if len(starts) > 1 and (last == size or fed[-1] > fed[:-1].max()):
+        last = starts.pop()  # another loop follows, which reads nothing or only at its end
+    if len(starts) < _MIN_EXCHANGES:
+        return None
+    at = np.array(starts)
+    last = min(size, max(last + 1, int(at[-1] + np.median(np.diff(at)))))
+    ends = np.append(at[1:], last)
+    trained = float(np.mean(np.diff(sequence.before("updates")[np.append(at, last)]) > 0))
+    if 0 < trained < 1 or not _recur(sequence, at, ends):
+        return None
+    whole = np.ones(len(at), np.bool_)
+    length = round(float((ends - at).mean()))
+    return covering(sequence, Period(at, ends, length, False, 0, 0, whole, last))
+
+
+def _next(places: Ints, place: int, after: int) -> int:
+    at = int(np.searchsorted(places, place))
+    return int(places[at]) if at < len(places) else after
+
+
+def _recur(sequence: Activities, starts: Ints, ends: Ints) -> bool:
+    """Return whether kernels of most segments are also in others, and in no order of segments.
+
+    Where some have other kernels than most have, and these come only after a few of the others,
+    they are the beginning of a longer loop.
+    """
+    number = np.searchsorted(starts, np.arange(len(sequence)), side="right") - 1
+    inside = sequence.computes & (number >= 0) & (np.arange(len(sequence)) < ends[-1])
+    pairs = np.unique(np.stack((number[inside], sequence.codes[inside])), axis=1)
+    used = np.bincount(pairs[1], minlength=int(sequence.codes.max()) + 1)
+    count = np.bincount(pairs[0], minlength=len(starts))
+    common = np.bincount(pairs[0], used[pairs[1]] >= _MIN_KINDS, minlength=len(starts))
+    if np.mean(common >= _MAJORITY * count) < _MIN_WHOLE:
+        return False
+    usual = used >= _MAJORITY * len(starts)
+    own = np.bincount(pairs[0], usual[pairs[1]], minlength=len(starts))
+    others = np.flatnonzero(own < _MAJORITY * usual.sum())
+    if len(others) < _MIN_KINDS:
+        return True
+    # Unless by chance: others that are no closer to each other than this.
+    least = int(np.diff(others).min()) - 1
+    chance = (1 - len(others) / len(starts)) ** (least * (len(others) - 1))
+    return bool(chance >= _CHANCE)
+
+
 def _places(sequence: Activities) -> list[Ints]:
     """Number the kinds of places, with no, with one and with three neighbors on their threads."""
     codes, size = sequence.codes, len(sequence)
@@ -475,10 +536,15 @@ def _segments(sequence: Activities, starts: Ints) -> Period | None:
         whole = has & foreign
         if kept.sum() < _MIN_KINDS or whole.mean() < _MIN_WHOLE:
             return None
-    # Segments at either end that are unlike the others are no periods of this loop.
     # A segment that was not compared is taken to be like the next one that was.
     nearest = np.searchsorted(at, np.arange(len(starts)))
     whole = whole[nearest]
+    if same_counts:
+        # What has less than half of a period is no other one: it was done after the one before.
+        part = (shared < _MAJORITY * typical.sum())[nearest]
+        if part[1:].any():
+            return _segments(sequence, starts[~part | (np.arange(len(starts)) == 0)])
+    # Segments at either end that are unlike the others are no periods of this loop.
     inside = slice(int(np.argmax(whole)), len(whole) - int(np.argmax(whole[::-1])))
     starts, ends, whole = starts[inside], ends[inside], whole[inside]
     next_start = int(ends[-1])
