@@ -44,9 +44,9 @@ _PYTHON_IGNORES = {"SIGPIPE", "SIGXFSZ"}  # and gives them back in what it start
 
 
 # A busy machine is no failure, and no folder of the checkout need be writable.
-settings.register_profile(
-    "suite", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
-)
+# Examples of a test may share a folder: each writes its file anew.
+_UNCHECKED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("suite", deadline=None, database=None, suppress_health_check=_UNCHECKED)
 settings.load_profile("suite")
 
 with contextlib.suppress(locale.Error):  # now, since test files read text while they load

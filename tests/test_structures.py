@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz.check import READ, examine
@@ -16,13 +16,7 @@ from fuzz.mutate.protobuf import Field, write
 from tests.readers.jax import xspaces
 from tests.readers.ncu import ncu_reports
 
-ANY = settings(
-    deadline=None,
-    max_examples=20,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+ANY = settings(max_examples=20, derandomize=True)
 INTEGERS = st.one_of(
     st.integers(0, 100),
     st.sampled_from([-1, 2**31, 2**53 + 1, 2**61, 2**62, 2**63 - 1, -(2**63)]),

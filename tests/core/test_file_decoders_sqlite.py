@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusight.core.library import core_status
@@ -91,7 +91,6 @@ def check(path: Path, columns: Sequence[str] = COLUMNS, only: RowFilter | None =
     assert found.height == expected.height
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ROWS, page_size=st.sampled_from([512, 1024, 4096, 65536]), vacuum=st.integers(0, 2))
 def test_rows_of_every_kind(tmp_path: Path, rows: Any, page_size: int, vacuum: int) -> None:
     pragmas = (f"PRAGMA page_size = {page_size}", f"PRAGMA auto_vacuum = {vacuum}")

@@ -5,6 +5,7 @@ Halves have different seeds; the code was written with the design half alone.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,9 @@ from gpusight.analysis.ranks.rank_digest import decode_digests, encode_digests, 
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
 from tests.analysis.ranks.simulated_streams import (
+    ExpertJob,
+    ExposedJob,
+    PipelineJob,
     Rank,
     expert_job,
     exposed_job,
@@ -30,6 +34,25 @@ if TYPE_CHECKING:
 
 DESIGN, HELD_OUT = range(6), range(1000, 1006)
 SEEDS = [*DESIGN, *HELD_OUT]
+
+
+# Each job is simulated and answered once for all tests: that is most of their time.
+@lru_cache
+def exposed(reason: str, seed: int) -> tuple[ExposedJob, JobRanks]:
+    planted = exposed_job(reason, seed)
+    return planted, answer(planted.ranks)
+
+
+@lru_cache
+def pipeline(seed: int, slow: float = 1.0) -> tuple[PipelineJob, JobRanks]:
+    planted = pipeline_job(seed, slow=slow)
+    return planted, answer(planted.ranks)
+
+
+@lru_cache
+def experts(seed: int, spread: float) -> tuple[ExpertJob, JobRanks]:
+    planted = expert_job(seed, spread)
+    return planted, answer(planted.ranks)
 
 
 def answer(ranks: Sequence[Rank]) -> JobRanks:
@@ -46,8 +69,8 @@ def answer(ranks: Sequence[Rank]) -> JobRanks:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("reason", [reason for reason in REASONS if reason != UNKNOWN])
 def test_the_planted_reason_explains_most_of_the_exposed_time(reason: str, seed: int) -> None:
-    planted = exposed_job(reason, seed)
-    found = answer(planted.ranks).communication
+    planted, job = exposed(reason, seed)
+    found = job.communication
     assert found is not None
     steps = 6
     for overlap, exposed_ns in zip(found.ranks, planted.exposed_ns, strict=True):
@@ -60,7 +83,7 @@ def test_the_planted_reason_explains_most_of_the_exposed_time(reason: str, seed:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_hidden_collectives_have_no_reason(seed: int) -> None:
-    found = answer(exposed_job("dependency", seed).ranks).communication
+    found = exposed("dependency", seed)[1].communication
     assert found is not None
     for one in found.collectives:
         assert one.exposed_ns <= one.duration_ns
@@ -69,8 +92,7 @@ def test_hidden_collectives_have_no_reason(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_pipeline_has_its_stages_microbatches_and_bubbles(seed: int) -> None:
-    planted = pipeline_job(seed)
-    job = answer(planted.ranks)
+    planted, job = pipeline(seed)
     assert job.balance is not None
     found = job.balance.pipeline
     assert found is not None
@@ -92,8 +114,7 @@ def test_a_pipeline_has_its_stages_microbatches_and_bubbles(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_slow_stage_is_an_imbalance(seed: int) -> None:
-    planted = pipeline_job(seed, slow=1.5)
-    job = answer(planted.ranks)
+    planted, job = pipeline(seed, slow=1.5)
     assert job.balance is not None
     assert job.balance.pipeline is not None
     beyond = max(planted.compute_ns) - float(np.mean(planted.compute_ns))
@@ -102,7 +123,7 @@ def test_a_slow_stage_is_an_imbalance(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_slow_stage_is_a_straggler_and_balanced_stages_are_none(seed: int) -> None:
-    balanced, slow = answer(pipeline_job(seed).ranks), answer(pipeline_job(seed, slow=1.5).ranks)
+    balanced, slow = pipeline(seed)[1], pipeline(seed, slow=1.5)[1]
     assert all(one.share <= 0.05 for one in balanced.stragglers)
     assert slow.stragglers[0].rank == len(slow.ranks) - 1
     saved_ns = float(slow.meta["step_ns"]) - float(balanced.meta["step_ns"])
@@ -112,11 +133,10 @@ def test_a_slow_stage_is_a_straggler_and_balanced_stages_are_none(seed: int) -> 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_balanced_stages_are_as_fast_as_the_simulator_makes_them(seed: int) -> None:
     """The same work, evenly divided: compute of all stages grows from that of the balanced job."""
-    balanced, slow = pipeline_job(seed), pipeline_job(seed, slow=1.5)
-    before = answer(slow.ranks)
+    (balanced, after), (slow, before) = pipeline(seed), pipeline(seed, slow=1.5)
     assert abs(before.meta["simulation_error"]) < 0.01
     work = sum(slow.compute_ns) / sum(balanced.compute_ns)
-    expected_ns = float(answer(balanced.ranks).meta["step_ns"]) * work
+    expected_ns = float(after.meta["step_ns"]) * work
     found = ranks_whatif(before.digests, [("balance", "stages")])
     assert not isinstance(found, NotApplicable)
     assert found.meta["predicted_ns"] == pytest.approx(expected_ns, rel=0.02)
@@ -124,8 +144,7 @@ def test_balanced_stages_are_as_fast_as_the_simulator_makes_them(seed: int) -> N
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_balanced_experts_save_their_imbalance(seed: int) -> None:
-    planted = expert_job(seed, 0.3)
-    job = answer(planted.ranks)
+    planted, job = experts(seed, 0.3)
     found = ranks_whatif(job.digests, [("balance", "experts")])
     assert not isinstance(found, NotApplicable)
     saved_ns = found.meta["step_ns"] - found.meta["predicted_ns"]
@@ -134,15 +153,14 @@ def test_balanced_experts_save_their_imbalance(seed: int) -> None:
 
 @pytest.mark.parametrize("what", ["stages", "experts"])
 def test_what_a_job_does_not_have_cannot_be_balanced(what: str) -> None:
-    job = answer(exposed_job("dependency", 1).ranks)
+    _, job = exposed("dependency", 1)
     with pytest.raises(UsageError, match=f"--balance {what} needs"):
         ranks_whatif(job.digests, [("balance", what)])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_sends_and_receives_are_matched_by_pair(seed: int) -> None:
-    planted = pipeline_job(seed)
-    job = answer(planted.ranks)
+    planted, job = pipeline(seed)
     assert job.communication is not None
     pairs = {(pair.source, pair.target): pair for pair in job.communication.pairs}
     assert {ends: pair.per_step for ends, pair in pairs.items()} == planted.transfers
@@ -154,8 +172,7 @@ def test_sends_and_receives_are_matched_by_pair(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("spread", [0.0, 0.3])
 def test_experts_have_their_imbalance(spread: float, seed: int) -> None:
-    planted = expert_job(seed, spread)
-    job = answer(planted.ranks)
+    planted, job = experts(seed, spread)
     assert job.balance is not None
     (group,) = job.balance.experts
     assert group.ranks == tuple(range(len(planted.ranks)))

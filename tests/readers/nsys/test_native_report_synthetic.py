@@ -10,7 +10,7 @@ from typing import Any
 
 import lz4.block
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
@@ -20,11 +20,7 @@ from gpusight.trace.schema import TABLES
 
 PID = 1 << 48 | 77 << 24
 TID = PID | 78
-PER_TEST = settings(
-    deadline=None,
-    max_examples=30,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+PER_TEST = settings(max_examples=30)
 
 
 # --- a writer of reports ------------------------------------------------------------------------

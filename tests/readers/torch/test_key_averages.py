@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusight.errors import CaptureError, DamagedCaptureError, GpusightError, NotACaptureError
@@ -410,9 +410,7 @@ def test_many_tables_and_many_lines_take_no_time(tmp_path: Path) -> None:
     assert time.process_time() - began < 20
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_damage_does_no_harm(tmp_path: Path, data: st.DataObject) -> None:
     content = bytearray(REAL.read_bytes())

@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusight.errors import CaptureError, DamagedCaptureError, GpusightError, NotACaptureError
@@ -547,9 +547,7 @@ def survives(path: Path) -> None:
     assert time.process_time() - began < 5
 
 
-@settings(
-    max_examples=70, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=70)
 @given(data=st.data())
 def test_flipped_bits_do_no_harm(tmp_path: Path, data: st.DataObject) -> None:
     content = bytearray(REAL.read_bytes())
@@ -562,9 +560,7 @@ def test_flipped_bits_do_no_harm(tmp_path: Path, data: st.DataObject) -> None:
     survives(path)
 
 
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=20)
 @given(size=st.integers(0, REAL.stat().st_size - 1), rest=st.binary(max_size=50))
 def test_cut_and_patched_files_do_no_harm(tmp_path: Path, size: int, rest: bytes) -> None:
     path = tmp_path / "cut.pickle"
@@ -587,9 +583,7 @@ ODD_ROWS = st.lists(
 )  # fmt: skip
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60)
 @given(segments=ODD_ROWS, traces=st.lists(ODD_ROWS, max_size=2), annotations=ODD_ROWS)
 def test_odd_contents_do_no_harm(
     tmp_path: Path, segments: Any, traces: Any, annotations: Any

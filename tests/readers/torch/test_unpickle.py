@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusight.errors import CaptureError, DamagedCaptureError, NotACaptureError
@@ -68,9 +68,7 @@ class Calls:
         return os.system, (self.command,)
 
 
-@settings(
-    max_examples=70, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=70)
 @given(value=PLAIN, protocol=st.sampled_from([2, 3, 4, 5]))
 def test_plain_data_comes_back_as_it_was(tmp_path: Path, value: Any, protocol: int) -> None:
     assert load(tmp_path, pickle.dumps(value, protocol=protocol)) == value
@@ -264,9 +262,7 @@ def test_a_compressed_file_that_is_cut_off(tmp_path: Path) -> None:
         load_plain(path)
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=100)
 @given(content=st.binary(max_size=300), protocol=st.integers(0, 6))
 def test_random_bytes_are_refused_or_plain(tmp_path: Path, content: bytes, protocol: int) -> None:
     with suppress(CaptureError):
@@ -281,9 +277,7 @@ INSTRUCTIONS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150)
 @given(steps=st.lists(INSTRUCTIONS, max_size=40))
 def test_random_programs_do_what_python_says_or_are_refused(
     tmp_path: Path, steps: list[bytes]
