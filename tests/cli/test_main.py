@@ -259,6 +259,21 @@ def test_a_capture_alone_is_diagnosed(train: str, capsys: pytest.CaptureFixture[
     assert shown[0] == shown[1]
 
 
+@pytest.mark.parametrize("ending", [".stacks", ".pace.json"])
+def test_what_record_wrote_next_to_a_capture_is_read_with_it(
+    ending: str, train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    after = tmp_path / "after.sqlite"
+    shutil.copyfile(train, after)
+    beside = tmp_path / f"after.sqlite{ending}"
+    beside.touch()
+    assert main(["compare", train, str(after), str(beside), "-q"]) == 0  # a shell's after.*
+    assert main(["info", str(beside)]) == 2  # it alone is no capture
+    program = [sys.executable, "a.py", f"a.py{ending}"]
+    assert main(["record", "--dry-run", "--with", "cupti", *program]) == 0
+    assert f"a.py{ending}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("option", ["-V", "--version"])
 def test_the_version(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

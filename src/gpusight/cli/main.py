@@ -48,6 +48,7 @@ from gpusight.errors import (
     shows_tracebacks,
 )
 from gpusight.render.cell_text import safe_lines, safe_text
+from gpusight.sniff import STACKS_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -183,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     prefix = "gpusight"
     try:
-        arguments = _as_command(arguments)
+        arguments = _as_command(_without_sidecars(arguments))
         named = [word for word in arguments[:1] if word in COMMANDS]
         prefix = " ".join((prefix, *named))
         # Declaring the options of every command takes as long as many commands run.
@@ -291,6 +292,19 @@ def run() -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
+
+
+def _without_sidecars(arguments: list[str]) -> list[str]:
+    """Drop what `record` wrote next to captures that are named too: shells expand `after.*`."""
+    is_program = "record" in arguments[:1]  # then they are arguments of that program
+    if is_program or not any(word.endswith((STACKS_SUFFIX, ".json")) for word in arguments):
+        return arguments
+    from gpusight.pace import SIDECAR_SUFFIX
+
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    named = arguments[:end]
+    sidecars = {name + suffix for name in named for suffix in (STACKS_SUFFIX, SIDECAR_SUFFIX)}
+    return [word for word in named if word not in sidecars] + arguments[end:]
 
 
 def _as_command(arguments: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ from gpusight.comparison.digest import Digest
 from gpusight.errors import CaptureError, MissingDataError, NotACaptureError, UsageError
 from gpusight.pace import SIDECAR_SUFFIX
 from gpusight.results import NotApplicable
-from gpusight.sniff import is_capture_name
+from gpusight.sniff import STACKS_SUFFIX, is_capture_name
 from gpusight.units import natural_key
 
 if TYPE_CHECKING:
@@ -36,7 +36,14 @@ _MAX_LISTED = 100_000
 """Files of a folder or a pattern."""
 _REPORTS = (".nsys-rep", ".qdrep")
 _EXPORT = ".sqlite"
-_WITHOUT_TIMELINE = (".ncu-rep", ".ncu-repz", ".pickle", ".nsight-cuprof-report")
+_WITHOUT_TIMELINE = (
+    ".ncu-rep",
+    ".ncu-repz",
+    ".ncu-rep.xz",
+    ".ncu-rep.gz",
+    ".pickle",
+    ".nsight-cuprof-report",
+)
 """Captures without a timeline; a folder or glob may contain them too."""
 _EVENTS = b'"traceEvents"'
 _HEAD_BYTES = 1 << 16
@@ -90,7 +97,7 @@ def _find_captures(text: str) -> list[Path]:
     if is_pattern:
         matches = glob.iglob(str(path))  # noqa: PTH207 - that of pathlib refuses absolute ones
         paths = sorted(map(Path, _at_most_listed(matches, text)), key=_by_name)
-        excluded_suffixes = (*_WITHOUT_TIMELINE, SIDECAR_SUFFIX)
+        excluded_suffixes = (*_WITHOUT_TIMELINE, SIDECAR_SUFFIX, STACKS_SUFFIX)
         timelines = [path for path in paths if not path.name.lower().endswith(excluded_suffixes)]
         if paths:
             return _captures_first([p for path in timelines or paths for p in _expand_folder(path)])

@@ -66,7 +66,7 @@ def open_capture(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
                     {
                         "pid": row["pid"],
                         "name": quoted(row["name"] or ""),
-                        "kernels": row["kernels"],
+                        **{key: row[key] for key in ("kernels", "profiles") if key in row},
                     }
                 )
                 for row in sections.get("processes", [])[:20]
