@@ -436,7 +436,8 @@ _MODEL_INTRODUCTION = (
     "Every capture is read into these tables, available in `gpusight sql`, `gpusight export` and "
     "`trace.<table>`. Times are nanoseconds from the capture's origin. `Enum` columns are "
     "dictionary-encoded names. A column that the capture lacks is null throughout. Rows are "
-    "sorted by the first time column."
+    "sorted by the first time column. In `gpusight sql` every table also has `row`, the number of "
+    "the row from 0, so that `gpusight explain FILE kernels:17` shows an event."
 )
 
 

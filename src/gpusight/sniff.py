@@ -23,13 +23,15 @@ _CAPTURES = (
     ".pickle",
     ".ncu-rep",
     ".ncu-repz",
+    ".ncu-rep.xz",
+    ".ncu-rep.gz",
     ".nsight-cuprof-report",
 )
 _TRACES = (".json.gz", ".trace.json")
 """Endings of Chrome traces, and of timelines that gpusight exports."""
 _BESIDE = ("-wal", "-journal", "-shm")
 """Endings of files that SQLite keeps next to a database and that belong to it."""
-_PROTECTED = (*_CAPTURES, ".ncu-rep.xz", ".ncu-rep.gz", ".qdstrm", *_BESIDE)
+_PROTECTED = (*_CAPTURES, ".qdstrm", *_BESIDE)
 STACKS_SUFFIX = ".stacks"
 """What follows the name of a capture in that of the stacks that `gpusight record` sampled."""
 GZIP = b"\x1f\x8b"

@@ -40,6 +40,24 @@ def test_queries(sql: str, rows: list[dict[str, object]]) -> None:
     assert query(build_trace(kernels=KERNELS, syncs=SYNCS), sql).rows() == rows
 
 
+def test_a_row_has_the_number_that_explain_takes() -> None:
+    trace = opened(DATA / "dataload.sqlite")
+    sql = "SELECT row, start_ns FROM kernels ORDER BY end_ns - start_ns DESC LIMIT 1"
+    [longest] = query(trace, sql).rows()
+    assert trace.kernels["start_ns"][longest["row"]] == longest["start_ns"]
+    sql = "SELECT k.row AS k, s.row AS s FROM kernels k JOIN syncs s USING (correlation)"
+    assert query(build_trace(kernels=KERNELS, syncs=SYNCS), sql).rows() == [{"k": 1, "s": 0}]
+    assert query(build_trace(kernels=KERNELS), "SELECT * FROM kernels").frame.columns[-1] == "row"
+
+
+def test_an_empty_table_says_so() -> None:
+    trace = build_trace(kernels=KERNELS)
+    assert query(trace, "SELECT count(*) FROM copies").notes == (
+        "`copies` has no rows in this capture",
+    )
+    assert query(trace, "SELECT name FROM kernels WHERE name = 'x'").notes == ()
+
+
 def test_only_the_columns_of_the_query_are_read() -> None:
     source = build_source(kernels=KERNELS, syncs=SYNCS)
     query(Trace(source), "SELECT name, max(end_ns) FROM kernels GROUP BY name")

@@ -276,6 +276,9 @@ def test_what_the_recorder_left_next_to_a_capture_is_read_with_it(
         assert main([*command, str(path)]) == 2
         error = capsys.readouterr().err.replace("\n", " ")
         assert "belongs to the capture run.sqlite" in error
+    program = [sys.executable, "a.py", "a.py.stacks"]
+    assert main(["record", "--dry-run", "--with", "cupti", *program]) == 0
+    assert "a.py.stacks" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("option", ["-V", "--version"])

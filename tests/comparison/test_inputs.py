@@ -40,8 +40,8 @@ def test_a_glob_counts_as_people_do(folder: Path) -> None:
     assert names("r*.sqlite") == ["r1.sqlite", "r2.sqlite", "r10.sqlite", "r.sqlite"]
 
 
-def test_step_times_next_to_captures_are_no_captures(folder: Path) -> None:
-    files(folder, "r1.sqlite", "r2.sqlite", "r1.sqlite.pace.json")
+def test_what_record_writes_next_to_captures_is_no_capture(folder: Path) -> None:
+    files(folder, "r1.sqlite", "r2.sqlite", "r1.sqlite.pace.json", "r2.sqlite.stacks")
     assert names("*") == names(".") == ["r1.sqlite", "r2.sqlite"]
 
 

@@ -2,17 +2,18 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import gpusight as gs
+from gpusight.cli.main import build_parser, main
 from gpusight.mcp.agent_tools import TOOLS, tools_of
 from gpusight.mcp.tool_answers import count_tokens
 from gpusight.mcp.workspace import Workspace
@@ -29,6 +30,7 @@ from tests.mcp.planted import (
 from tests.shared import DATA, SHARED, needs_shared
 
 TIMELINE = "dataload.sqlite"
+REPORT = "two_processes.ncu-rep.xz"
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +45,9 @@ def test_open_lists_and_describes_captures(workspace: Workspace) -> None:
     about = call(workspace, "open", capture=TIMELINE)
     assert about["gpus"] == ["`NVIDIA H200`"]
     assert about["rows"]["kernels"] == 370
+    assert f"`{REPORT}`" in listed
+    report = call(workspace, "open", capture=REPORT)
+    assert [process["profiles"] for process in report["processes"]] == [2, 2]
 
 
 def test_diagnose_has_the_plan_of_the_command(workspace: Workspace) -> None:
@@ -54,6 +59,12 @@ def test_diagnose_has_the_plan_of_the_command(workspace: Workspace) -> None:
     predicted = answer["now_ms_per_step"] - answer["after_all_fixes_ms_per_step"]
     assert saved == pytest.approx(predicted, rel=0.01)
     assert sum(answer["ledger_percent"].values()) == pytest.approx(100, abs=1)
+
+
+def test_a_fix_without_a_time_estimate_does_not_save_zero(workspace: Workspace) -> None:
+    fixes = call(workspace, "diagnose", capture="odd_node.sqlite")["fixes"]
+    [startup] = [fix for fix in fixes if fix["id"] == "startup-bound"]
+    assert startup["saves_ms_per_step"] == "no time estimate"
 
 
 def test_every_id_of_an_answer_is_explained(workspace: Workspace) -> None:
@@ -299,12 +310,28 @@ def test_a_pattern_names_all_ranks_and_one_rank_is_no_job() -> None:
         assert "such a name" in refused(workspace, "diagnose", capture="other*.json.gz")
 
 
-def test_a_kernel_is_verified_by_what_reads_reports() -> None:
-    with resources.as_file(resources.files("gpusight.data") / "demo.ncu-repz") as report:
-        workspace = Workspace([report.parent])
-        answer = call(workspace, "explain", capture=report.name, id="1")
-        workspace.close()
-    assert answer["verify"].endswith("gpusight diagnose after.ncu-rep")
+@pytest.mark.parametrize(
+    ("name", "recorded", "recorder"),
+    [(TIMELINE, "after.sqlite", "auto"), (REPORT, "after.ncu-rep", "ncu")],
+)
+def test_the_commands_that_verify_a_fix_run(
+    name: str, recorded: str, recorder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Workspace([DATA])) as workspace:
+        plan = call(workspace, "diagnose", capture=name)
+        [first, *_] = plan.get("fixes") or plan["kernels"]
+        verify = call(workspace, "explain", capture=name, id=first["id"])["verify"]
+    record, _, check = verify.partition(" && ")
+    args = build_parser().parse_args(shlex.split(record)[1:])
+    assert (args.command, args.tool, args.output) == ("record", recorder, "after")
+    monkeypatch.chdir(tmp_path)
+    shutil.copyfile(DATA / name, recorded)
+    Path(f"{recorded}.stacks").touch()  # `record` writes it for Python programs
+    words = [
+        [word] if "*" not in word else sorted(map(str, Path().glob(word)))
+        for word in shlex.split(check)[1:]
+    ]
+    assert main([word for expanded in words for word in expanded]) == 0
 
 
 def test_a_job_is_a_folder_without_links_out_of_it(tmp_path: Path) -> None:

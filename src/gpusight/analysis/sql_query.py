@@ -24,14 +24,17 @@ _QUERY = re.compile(r"\s*\(*\s*(select|with|show|values)\b", re.IGNORECASE)
 _FILE_FUNCTION = re.compile(r"\b(?:read|scan)_\w+[\"`]?\s*\(", re.IGNORECASE)
 _SCAN = re.compile(r"^\s*(\w+) SCAN\b", re.MULTILINE)
 _MEANINGS = {c.name: c.meaning for table in TABLES.values() for c in table.columns}
+ROW = "row"
+"""The column with the number of a row, from 0: `explain` takes `kernels:17` for an event."""
 
 
 def query(trace: Trace, sql: str) -> TableResult:
     """Run a SELECT over the tables of the trace; names are text, times are nanoseconds."""
     check_query(sql)
     failures: list[GpusightError] = []
+    empty: set[str] = set()
     context = pl.SQLContext(
-        {name: _lazy(trace, table, failures) for name, table in TABLES.items()}, eager=False
+        {name: _lazy(trace, table, failures, empty) for name, table in TABLES.items()}, eager=False
     )
     try:
         plan = context.execute(sql)
@@ -49,7 +52,8 @@ def query(trace: Trace, sql: str) -> TableResult:
         Field(name, name, _format(name, dtype), _MEANINGS.get(name, "Result of the query"))
         for name, dtype in frame.schema.items()
     )
-    return TableResult("sql", "Query", fields, frame, meta={"rows": frame.height})
+    notes = tuple(f"`{name}` has no rows in this capture" for name in TABLES if name in empty)
+    return TableResult("sql", "Query", fields, frame, meta={"rows": frame.height}, notes=notes)
 
 
 def check_query(sql: str) -> None:
@@ -73,11 +77,13 @@ def _other_file() -> UsageError:
     )
 
 
-def _lazy(trace: Trace, table: TraceTable, failures: list[GpusightError]) -> pl.LazyFrame:
+def _lazy(
+    trace: Trace, table: TraceTable, failures: list[GpusightError], empty: set[str]
+) -> pl.LazyFrame:
     """Return a lazy table that reads the columns that a query needs when it runs."""
     schema = {
         c.name: pl.String() if c.kind is ColumnKind.NAME else c.dtype_for([]) for c in table.columns
-    }
+    } | {ROW: pl.Int64()}
 
     def read(
         columns: list[str] | None,
@@ -86,15 +92,21 @@ def _lazy(trace: Trace, table: TraceTable, failures: list[GpusightError]) -> pl.
         batch_size: int | None,  # noqa: ARG001 - the protocol's; one batch is what we have
     ) -> Iterator[pl.DataFrame]:
         try:
+            wanted = [name for name in columns or () if name != ROW]
+            if columns is None:
+                wanted = list(table.column_names)
             # A query that counts rows needs no column, but a frame without one has no rows.
-            wanted = table.column_names if columns is None else columns or table.column_names[:1]
-            frame = trace.table(table.name, wanted)
+            frame = trace.table(table.name, wanted or table.column_names[:1])
         except GpusightError as error:
             failures.append(error)
             raise
+        if frame.is_empty():
+            empty.add(table.name)
         # Strings from here on: users compare names with texts that may not occur.
-        names = [name for name in wanted if table.column(name).kind is ColumnKind.NAME]
+        names = [name for name in frame.columns if table.column(name).kind is ColumnKind.NAME]
         lazy = frame.lazy().with_columns(pl.col(names).cast(pl.String))
+        if columns is None or ROW in columns:
+            lazy = lazy.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(ROW))
         if predicate is not None:
             lazy = lazy.filter(predicate)
         yield (lazy if n_rows is None else lazy.head(n_rows)).collect()

@@ -301,6 +301,8 @@ def _as_command(arguments: list[str]) -> list[str]:
     word = _SPELLINGS.get(word, word)
     if word == "help":
         return _as_command([*others[:1], "--help"])
+    if word == "record":  # what follows are arguments of a program
+        return [word, *others]
     if word in COMMANDS:
         return [word, *_without_sidecars(others)]
     if Path(word).exists():

@@ -35,7 +35,14 @@ _MAX_LISTED = 100_000
 """Files of a folder or a pattern."""
 _REPORTS = (".nsys-rep", ".qdrep")
 _EXPORT = ".sqlite"
-_WITHOUT_TIMELINE = (".ncu-rep", ".ncu-repz", ".pickle", ".nsight-cuprof-report")
+_WITHOUT_TIMELINE = (
+    ".ncu-rep",
+    ".ncu-repz",
+    ".ncu-rep.xz",
+    ".ncu-rep.gz",
+    ".pickle",
+    ".nsight-cuprof-report",
+)
 """Captures without a timeline; a folder or glob may contain them too."""
 _EVENTS = b'"traceEvents"'
 _HEAD_BYTES = 1 << 16

@@ -126,7 +126,8 @@ TOOLS: dict[str, AgentTool] = {
         AgentTool(
             "query",
             "SELECT over the tables of a capture (kernels, copies, api_calls, ranges, cpu_ops, "
-            "syncs, …). A wrong column name is answered with the columns of the table.",
+            "syncs, …). A wrong column name is answered with the columns of the table. Each table "
+            "has row: explain takes kernels:ROW.",
             query,
             {
                 "capture": _CAPTURE,

@@ -66,7 +66,7 @@ def open_capture(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
                     {
                         "pid": row["pid"],
                         "name": quoted(row["name"] or ""),
-                        "kernels": row["kernels"],
+                        **{key: row[key] for key in ("kernels", "profiles") if key in row},
                     }
                 )
                 for row in sections.get("processes", [])[:20]
@@ -183,6 +183,8 @@ def query(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
         "units": "columns of tables: times are ns since the start of the capture, sizes bytes; "
         "what is computed keeps the name of a column unless AS gives another",
     }
+    if found["notes"]:
+        answer["notes"] = [sentence(note) for note in found["notes"]]
     answer = page(answer, "rows", rows)
     shown = first + len(answer["rows"])
     if shown < found["height"]:

@@ -83,7 +83,9 @@ def _timeline_plan(start: ToolAnswer, diagnosis: TimelineDiagnosis, first: int) 
             {
                 "id": finding.rule,
                 "title": sentence(finding.title),
-                f"saves_{unit}": milliseconds((finding.saved_ns or 0) / steps),
+                f"saves_{unit}": "no time estimate"
+                if finding.saved_ns is None
+                else milliseconds(finding.saved_ns / steps),
                 f"then_{unit}": milliseconds(then_ns),
                 "confidence": finding.confidence.value,
                 "effort": finding.effort,
@@ -144,7 +146,6 @@ def _job(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
             "the capture of one rank alone is no job",
             hint="give the folder of all ranks, or a pattern such as traces/rank*.json.gz",
         )
-    paths = " ".join(shlex.quote(str(file)) for file in files) if len(files) <= 4 else "BEFORE"
     answer = without_empty(
         {
             "notice": NOTICE,
@@ -153,7 +154,7 @@ def _job(workspace: Workspace, given: Mapping[str, Any]) -> ToolAnswer:
             "now_ms_per_step": milliseconds(meta["step_ns"]),
             "balanced_ms_per_step": milliseconds(meta["balanced_step_ns"]),
             "late_by_chance_ms": milliseconds(meta["noise_ns"]),
-            "stragglers": [_straggler(straggler, paths) for straggler in job["stragglers"]],
+            "stragglers": [_straggler(straggler) for straggler in job["stragglers"]],
             "result": "" if job["stragglers"] else "no straggler",
             "not_read": [sentence(str(unread)) for unread in job["unread"]],
             "notes": [sentence(note) for note in meta["notes"]],
@@ -185,7 +186,7 @@ def _ranks(workspace: Workspace, files: list[Path], given: Mapping[str, Any]) ->
     return view
 
 
-def _straggler(straggler: Mapping[str, Any], paths: str) -> ToolAnswer:
+def _straggler(straggler: Mapping[str, Any]) -> ToolAnswer:
     return {
         "id": f"rank:{straggler['rank']}",
         "rank": straggler["rank"],
@@ -198,8 +199,7 @@ def _straggler(straggler: Mapping[str, Any], paths: str) -> ToolAnswer:
             [sentence(item["meaning"]), rounded(item["value"]), item["unit"]]
             for item in straggler["evidence"]
         ],
-        "verify": f"gpusight record -o after -- PROGRAM && gpusight ranks after*; before: "
-        f"gpusight ranks {paths}",
+        "verify": "gpusight record -o after -- PROGRAM && gpusight ranks after*",
     }
 
 
@@ -326,7 +326,7 @@ def _explain_rank(workspace: Workspace, given: Mapping[str, Any], which: str) ->
 def _verification(path: str, *, is_report: bool) -> str:
     """Give the commands that show whether a fix did what was predicted."""
     if is_report:  # has no timeline that could be compared
-        return "gpusight record --tool ncu -o after -- PROGRAM && gpusight diagnose after.ncu-rep"
+        return "gpusight record --with ncu -o after -- PROGRAM && gpusight diagnose after.ncu-rep"
     before = shlex.quote(path)
     return f"gpusight record -o after -- PROGRAM && gpusight compare {before} after.*"
 

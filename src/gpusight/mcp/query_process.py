@@ -62,8 +62,10 @@ def main() -> None:
     from gpusight import api
 
     try:
-        frame = api.sql(api.open_captures(request["path"]), request["sql"]).frame
+        result = api.sql(api.open_captures(request["path"]), request["sql"])
+        frame = result.frame
         answer: dict[str, Any] = {
+            "notes": list(result.notes),
             "columns": frame.columns,
             "height": frame.height,
             "rows": list(frame.slice(request["first"], request["rows"]).iter_rows()),

@@ -198,6 +198,13 @@ def test_no_activity_at_all_is_no_window() -> None:
     assert isinstance(step_window(build_trace(devices=[{}])), NotApplicable)
 
 
+def test_a_selection_without_activity_is_not_blamed_on_the_recording() -> None:
+    processes = [{"process": 1, "pid": 10}, {"process": 2, "pid": 20}]
+    answer = step_window(program([1, 1, 1], processes=processes), Selection(process="20"))
+    assert isinstance(answer, NotApplicable)
+    assert (answer.reason, "record" in answer.hint) == ("no activity in the selection", False)
+
+
 # What the user asks for -----------------------------------------------------------------------
 
 

@@ -158,7 +158,8 @@ def _covering_most(
 
 def _is_same_loop(period: Period, other: Period) -> bool:
     """Return whether a plain loop has the repetitions of another one, give or take a cut one."""
-    return bool(period.same_counts and period.whole.all()) and abs(len(period.starts) - len(other.starts)) <= 1
+    is_plain = bool(period.same_counts and period.whole.all())
+    return is_plain and abs(len(period.starts) - len(other.starts)) <= 1
 
 
 def _in_a_row(sequence: Activities, periods: list[Period], step: Period) -> Period:

@@ -338,8 +338,10 @@ def _chosen_window(
         raise UsageError("--steps and --window exclude each other", hint="pass one of them")
     whole = ResolvedSelection(trace, replace(selection, within=None)).window
     if not whole.length_ns:
-        nothing = "the capture shows no activity" + (" in the selection" if selection else "")
-        return NotApplicable("focus", nothing, advice_for(trace.meta).gpu)
+        if selection and ResolvedSelection(trace).window.length_ns:
+            hint = "processes, GPUs and ranges: gpusight info FILE, gpusight ranges FILE"
+            return NotApplicable("focus", "no activity in the selection", hint)
+        return NotApplicable("focus", "the capture shows no activity", advice_for(trace.meta).gpu)
     detected = detect_steps(trace, selection)
     detected = replace(detected, notes=(*detected.notes, *_without_end(trace)))
     chosen: StepWindow | NotApplicable

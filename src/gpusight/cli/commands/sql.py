@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 SUMMARY = "SQL queries on the tables of a capture"
 DESCRIPTION = (
     "Run one SQL query (Polars SQL) over the capture's tables: kernels, copies, api_calls, ranges "
-    "and the others that --tables lists. Times are nanoseconds, sizes are bytes."
+    "and the others that --tables lists. Times are nanoseconds, sizes are bytes. Each table has a "
+    "column `row`, the number of the row: `gpusight explain FILE kernels:17` shows that event."
 )
 EXAMPLES: tuple[str, ...] = (
     'gpusight sql run.nsys-rep "SELECT name, count(*) FROM kernels GROUP BY name"',
