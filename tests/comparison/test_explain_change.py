@@ -45,7 +45,7 @@ def explanation_of(before: Digest | Sequence[Digest], after: Digest | Sequence[D
 
 def check_numbers(comparison: Comparison) -> None:
     """Every number of the explanation stands in a table, or counts steps or captures."""
-    known = set(_texts(comparison))
+    known = {*_texts(comparison), *NUMBER.findall(comparison.other_program)}
     for sentence in comparison.explanation:
         for text in NUMBER.findall(re.sub(r", \d+ more|(?:about|more than) \d+", "", sentence)):
             assert text.lstrip("+-") in known, f"{text} of: {sentence}"

@@ -266,8 +266,8 @@ def test_the_first_screen_is_the_answer() -> None:
         "~+100 µs  2.00 ms  2.10 ms  12 -> 12.3  gelu",
         " +500 µs        -   500 µs     0 -> 96  cast",
         "",
-        "Findings resolved, predicted gain: fp32-no-tensor-cores 25.0 ms/step",
-        "Findings new, predicted gain: launch-bound 12.0 ms/step",
+        "Findings resolved, predicted saving alone: fp32-no-tensor-cores 25.0 ms/step",
+        "Findings new, predicted saving alone: launch-bound 12.0 ms/step",
         "note: One capture per side: runs may differ more than their steps do.",
         "note: ~ not significant",
         "next: gpusight compare old.sqlite new.sqlite",
@@ -335,7 +335,9 @@ def test_findings_of_rules_that_were_not_evaluated_are_not_resolved() -> None:
         not_evaluated=reason,
     )  # fmt: skip
     lines = first_screen(comparison(findings=(change,)))
-    assert "Findings not evaluated in after, predicted gain: slow-rule 2.00 ms/step" in lines
+    assert (
+        "Findings not evaluated in after, predicted saving alone: slow-rule 2.00 ms/step" in lines
+    )
     assert not any("resolved" in line for line in lines)
     assert f"not evaluated in after: {reason}" in shown(comparison(findings=(change,)), 100)
 
@@ -383,7 +385,7 @@ def test_lists_show_what_changed_and_what_took_its_place() -> None:
         "… and 1 more with smaller changes (use --top 0 for all)",
     ]
     assert "h2d, pageable" in lines[lines.index("Copies per step") + 2]
-    line = lines.index("Findings, with predicted savings")
+    line = lines.index("Findings, with the predicted saving of each fix alone")
     assert lines[line + 2].split() == ["resolved", "25.0", "ms", "-", "fp32-no-tensor-cores"]
     assert lines[line + 3] == "        FP32 `mm`"
 

@@ -552,6 +552,9 @@ def test_limits_name_targets_that_follow_from_the_launch(planted: list[LaunchDia
     assert "// step 1: 115712 bytes, 8 warps per SM" in first["low_occupancy_smem"].code
     assert "// step 2: 28160 bytes, 32 warps per SM" in first["low_occupancy_smem"].code
     assert "// at most 115712" in first["low_occupancy_smem"].code
+    # As for registers, it is ranked by the smallest step.
+    assert first["low_occupancy_smem"].speedup == pytest.approx(1.62, abs=0.01)
+    assert "2.6x with 32 warps" in first["low_occupancy_smem"].estimate
     assert "spill" not in first["low_occupancy_smem"].estimate
     assert "64 registers per thread" in registers.estimate
     evidence = {e.metric: e.value for e in registers.evidence}

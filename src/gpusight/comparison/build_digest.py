@@ -324,6 +324,7 @@ def _diagnosed(of: _StepWork) -> _Diagnosed:
             step_ns=None if finding.saved_ns is None else finding.saved_ns / steps,
             share=None if finding.saved_ns is None else finding.saved_ns / of.focus.length_ns,
             confidence=finding.confidence.value,
+            alone_ns=finding.step_ns,
             in_plan=finding.in_plan,
         )
         for finding in diagnosis.findings

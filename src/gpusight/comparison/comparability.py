@@ -18,6 +18,7 @@ from gpusight.comparison.build_digest import UNKNOWN_GPU
 from gpusight.comparison.comparison_result import KernelMatch
 from gpusight.comparison.named_metrics import slowed_by_profiler, summed
 from gpusight.comparison.phrases import HOST, overlap_phrase
+from gpusight.comparison.program_identity import KERNEL_COUNT, PROGRAM, other_program
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
 from gpusight.units import format_count, format_share
@@ -69,12 +70,13 @@ INCOMPLETE, PROFILER, STEPS = "incomplete", "profiler", "steps"
 KINDS = {
     INCOMPLETE: "a capture lost kernels, its reader or profiler reports lost data, or ranks are "
     "missing",
+    PROGRAM: "kernels that show another program",
     "gpu-model": "another GPU model, or an unknown one",
     "gpus": "another number of GPUs",
     PROFILER: "only some captures are corrected for the profiler's overhead",
     "processes": "another number of processes that use GPUs",
     STEPS: "steps were found in another way, or, for metrics of whole captures, another number",
-    "kernels": "another number of kernels, or fewer launch calls, per step",
+    KERNEL_COUNT: "another number of kernels, or fewer launch calls, per step",
 }
 """Differences by the name that `--allow-changed` takes."""
 MAX_WORK_CHANGE = 0.1
@@ -138,6 +140,8 @@ def differences(before: Sequence[Digest], after: Sequence[Digest]) -> tuple[Diff
         if digest.job is not None and digest.job.missing:
             text = f"{digest.label}: {digest.job.missing}"
             rows.append(Difference(INCOMPLETE, text, data=True, of_ranks=True))
+    if why := other_program(digests):
+        rows.append(Difference(PROGRAM, f"probably different programs: {why}"))
     kernels = list(_kernels(digests, after))
     rows += kernels
     if mixed := mixed_times(digests):
@@ -153,7 +157,7 @@ def differences(before: Sequence[Digest], after: Sequence[Digest]) -> tuple[Diff
     return tuple(sorted(rows, key=lambda row: order.index(row.kind)))
 
 
-_OTHER_PROGRAM = ("gpu-model", "gpus", "processes", "kernels")
+_OTHER_PROGRAM = (PROGRAM, "gpu-model", "gpus", "processes", KERNEL_COUNT)
 """Differences that repeats of one program do not have."""
 
 
@@ -226,8 +230,8 @@ def _kernels(digests: Sequence[Digest], after: Sequence[Digest]) -> Iterator[Dif
         parts.append(f"launch calls{per_step} {calls}")
     evidence = "some captures have no API calls, so kernels may also be lost"
     if len(with_calls) == len(complete):
-        evidence = "no kernels are lost: the program launches a different number"
-    yield Difference("kernels", f"{', '.join(parts)}; {evidence}", data=True)
+        evidence = "no kernel is lost: each recorded launch has its kernel"
+    yield Difference(KERNEL_COUNT, f"{', '.join(parts)}; {evidence}", data=True)
 
 
 def _changed(digests: Sequence[Digest], of: Callable[[Digest], float], max_change: float) -> str:
@@ -322,13 +326,16 @@ def comparison_notes(
     digests = (*before, *after)
     overlap = overlap_phrase(comparison)
     notes = [f"{overlap}; times of kernels and phases are sums"] if overlap else []
+    if comparison.other_program:  # as the verdict has it; then the work differs too
+        concerning = [row for row in concerning if row.kind not in (PROGRAM, KERNEL_COUNT)]
     notes += [f"different on the two sides: {row.text}" for row in concerning]
     contents = {_content(digest) for digest in after}
     if same := [digest for digest in before if _content(digest) in contents]:
         notes.append(f"{_labels(same)} {_are(same)} on both sides")
-    notes += _how_many(before, after)
+    if comparison.is_comparable:  # else more captures show no more
+        notes += _how_many(before, after)
     notes += _tools_and_gpus(before, after)
-    notes += _different_programs(digests, comparison)
+    notes += [] if comparison.other_program else _different_programs(digests, comparison)
     if not all_corrected(digests) and HOST in (comparison.before.limit, comparison.after.limit):
         notes.append(
             "the host is the bottleneck, and profilers slow it down: also measure without one "

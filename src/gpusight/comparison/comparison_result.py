@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gpusight.comparison.program_identity import KERNEL_COUNT, PROGRAM
 from gpusight.comparison.significance import Basis
 
 if TYPE_CHECKING:
@@ -159,7 +160,10 @@ class FindingChange:
     """Title on the later side, where that has the finding."""
     status: FindingStatus
     before_ns: float | None
-    """Time per step that its fix would save; None where it is absent or has no estimate."""
+    """Time per step that its fix alone would save; None where it is absent or has no estimate.
+
+    Not what it saves after other fixes, as in the plan: of these the other side may have none.
+    """
     after_ns: float | None
     captures_before: int
     """Captures that show it."""
@@ -222,6 +226,20 @@ class Comparison:
         """Whether runs of one program may differ as much, of which each side has one only."""
         step = self.step
         return step.basis is Basis.STEPS and abs(step.delta or 0.0) <= self.run_noise_ns
+
+    @property
+    def other_program(self) -> str:
+        """What shows that the sides are of different programs; empty where they may be of one."""
+        texts = (row.text for row in self.differences if row.kind == PROGRAM)
+        return next(texts, "").partition(": ")[2]
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether more captures would show more: the same GPUs, steps, profiler and program.
+
+        Another number of kernels may be the change whose effect is in question.
+        """
+        return all(row.whole or row.kind == KERNEL_COUNT for row in self.differences)
 
     @property
     def has_steps(self) -> bool:

@@ -82,6 +82,8 @@ class DigestFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     `diagnose`); None where there is no estimate."""
     share: float | None
     confidence: str
+    alone_ns: float | None = None
+    """Time per step that its fix saves alone."""
     in_plan: bool = True
     """Whether the plan of `diagnose` lists it; else it is a note, or saves too little."""
 

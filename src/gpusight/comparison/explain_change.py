@@ -51,6 +51,8 @@ def explain(comparison: Comparison, settled_by: str = "") -> tuple[str, ...]:
     """
     if comparison.headline.change.delta is None:
         return (f"{time_name(comparison)} cannot be compared: {comparison.headline.missing}.",)
+    if comparison.other_program:
+        return (_different_programs(comparison),)
     return (
         _verdict(comparison, settled_by),
         *_gpu_work(comparison),
@@ -75,6 +77,8 @@ def _verdict(comparison: Comparison, settled_by: str) -> str:
         ends += " within these runs"  # others may differ more
     if change.verdict is ChangeVerdict.UNCLEAR:
         against = _why_unclear(comparison, change, ends)
+        if not comparison.is_comparable:
+            return f"{name} {numbers}: not significant; {against}."
         settled_by = settled_by or _settled_by(comparison, change)
         return f"{name} {numbers}: not significant yet, {settled_by}; {against}."
     same = f" within {percent(comparison.least)}" if change.verdict is ChangeVerdict.SAME else ""
@@ -82,12 +86,20 @@ def _verdict(comparison: Comparison, settled_by: str) -> str:
     if one_run:
         others = "other runs may differ more"
         if change.significant and comparison.within_run_noise:
-            noise = shown(comparison.run_noise_ns)
-            others = (
-                f"runs of one program may differ by {noise}: record {MIN_REPEATS} or more per side"
-            )
+            others = f"runs of one program may differ by {shown(comparison.run_noise_ns)}"
+            if comparison.is_comparable:
+                others += f": record {MIN_REPEATS} or more per side"
         return f"{name} {is_how(change)}{same} in these runs: {numbers}; {rest}; {others}."
     return f"{name} {is_how(change)}{same}: {numbers}; {rest}."
+
+
+def _different_programs(comparison: Comparison) -> str:
+    change, name = comparison.headline.change, time_name(comparison)
+    return (
+        f"Probably different programs ({comparison.other_program}): no verdict on "
+        f"{name[0].lower()}{name[1:]}, {shown(change.before)} before and {shown(change.after)} "
+        "after."
+    )
 
 
 def time_name(comparison: Comparison) -> str:

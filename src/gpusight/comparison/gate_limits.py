@@ -6,17 +6,24 @@ import difflib
 import enum
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpusight.analysis.steps.step_list import shortened
 from gpusight.comparison.comparability import KINDS, check_kinds
-from gpusight.comparison.named_metrics import COMMUNICATION_SHARE, SHARES
-from gpusight.comparison.significance import MIN_CONFIDENCE
+from gpusight.comparison.named_metrics import (
+    COMMUNICATION_SHARE,
+    GPU_RUN_NOISE,
+    HOST_RUN_NOISE,
+    SHARES,
+    changes,
+    quantity,
+)
+from gpusight.comparison.significance import CONFIDENCE, MIN_CONFIDENCE
 from gpusight.errors import UsageError
 from gpusight.results import Fmt
-from gpusight.units import BYTE_UNITS, TIME_UNITS, parse_amount, parse_percent
+from gpusight.units import BYTE_UNITS, TIME_UNITS, format_share, parse_amount, parse_percent
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,6 +33,8 @@ else:  # pragma: no cover - the same code under the name that it had before
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from gpusight.comparison.digest import Digest
 
 
 _UNITS = {**TIME_UNITS, **BYTE_UNITS, "%": 0.01, "": 1.0}
@@ -387,3 +396,48 @@ SETTINGS: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     "markdown": (_file, 'a file: markdown = "gate.md"'),
 }
 """How each setting is read, and the hint of an error."""
+
+
+# Limits to propose --------------------------------------------------------------------------------
+
+_PROPOSED = (0.03, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0)
+"""Growth that a proposal is rounded up to."""
+_COARSE = 0.1
+"""Noise of the step time from which on a limit of the kernel time is proposed too."""
+
+
+def noise_share(digests: Sequence[Digest], metric: str) -> float | None:
+    """Return how much as many captures of the same program may differ, as a share of the mean.
+
+    It is what `compare` makes of two sides that vary like these captures: half of the interval.
+    None for one capture, which shows no noise, and where the metric is unknown.
+    """
+    side = quantity(digests, metric)
+    if len(side.known) < 2 or not side.mean:
+        return None
+    same = changes([(side, side)], confidence=CONFIDENCE, least=0.0)[0]
+    return None if same.high is None else same.high / side.mean
+
+
+def limits_above_noise(digests: Sequence[Digest]) -> tuple[list[str], str]:
+    """Propose limits for a baseline that noise alone does not exceed, and say what they rest on."""
+    shares = {key: noise_share(digests, key) for key in ("step_time", "kernel_time")}
+    step = shares["step_time"]
+    if step is None:
+        limit = f"step_time=+{HOST_RUN_NOISE:.0%}"
+        if quantity(digests, "kernel_time").mean:
+            limit = f"kernel_time=+{GPU_RUN_NOISE:.0%}"
+        return [limit], "usual noise: one capture shows none, three show that of step_time"
+    is_coarse = step > _COARSE
+    known = {k: share for k, share in shares.items() if share is not None}
+    limits = [
+        f"{key}=+{_rounded_up(share):.0%}"
+        for key, share in known.items()
+        if key == "step_time" or (is_coarse and share < step / 2)
+    ]
+    noise = ", ".join(f"{key} ± {format_share(share)}" for key, share in known.items())
+    return limits, f"noise of {len(digests)} captures per side ({noise})"
+
+
+def _rounded_up(share: float) -> float:
+    return next((limit for limit in _PROPOSED if limit >= share), math.ceil(share))

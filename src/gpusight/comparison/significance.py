@@ -32,6 +32,8 @@ class ChangeVerdict(enum.Enum):
     APPEARED = "appeared"
     """It was not there before."""
     VANISHED = "vanished"
+    NOT_COMPARABLE = "not comparable"
+    """The captures are of different programs: a difference is no change."""
 
 
 class Basis(enum.Enum):
@@ -72,7 +74,7 @@ class MeasuredChange:
     @property
     def significant(self) -> bool:
         """Whether the change is significant."""
-        return self.verdict not in (ChangeVerdict.SAME, ChangeVerdict.UNCLEAR)
+        return self.verdict not in _NOT_SIGNIFICANT
 
     def document(self) -> dict[str, Any]:
         """Return it as plain objects, for JSON."""
@@ -88,6 +90,7 @@ class MeasuredChange:
         }
 
 
+_NOT_SIGNIFICANT = (ChangeVerdict.SAME, ChangeVerdict.UNCLEAR, ChangeVerdict.NOT_COMPARABLE)
 _MAX_PERMUTATIONS = 2000
 """Permutations of the labels that are tried: all where there are no more."""
 _SEED = 20240607

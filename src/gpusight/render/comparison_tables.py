@@ -68,7 +68,9 @@ def change_tone(change: MeasuredChange) -> ChangeTone:
 
 
 def marked_delta(change: MeasuredChange, fmt: Fmt) -> str:
-    """Show a difference, marked where it is not significant."""
+    """Show a difference, marked where it is not significant; none of different programs."""
+    if change.verdict is ChangeVerdict.NOT_COMPARABLE:
+        return units.MISSING
     text = signed(change.delta, fmt)
     return f"{UNSURE}{text}" if change.delta and not change.significant else text
 
@@ -101,6 +103,9 @@ def comparison_headline(comparison: Comparison) -> str:
 def time_change(name: str, change: MeasuredChange) -> str:
     """Give the change of a time in one line."""
     amounts, ratio = from_to(change), signed_share(change.ratio)
+    if change.verdict is ChangeVerdict.NOT_COMPARABLE:
+        sides = " and ".join(shown(value) for value in (change.before, change.after))
+        return f"Probably different programs: {name} {sides}"
     if change.significant:
         return f"{name} {ratio}: {amounts}"
     if change.verdict is ChangeVerdict.SAME:
@@ -469,7 +474,9 @@ def _findings(comparison: Comparison) -> ComparisonSection:
         ComparisonColumn("Evidence", name=True, right=False, beneath=True),
     )
     rows = tuple(_finding_rows(comparison.findings, several=several))
-    return ComparisonSection("findings", "Findings, with predicted savings", columns, rows)
+    return ComparisonSection(
+        "findings", "Findings, with the predicted saving of each fix alone", columns, rows
+    )
 
 
 _TONES = {
@@ -525,6 +532,6 @@ def finding_phrases(comparison: Comparison) -> Iterator[tuple[str, str, ChangeTo
             f"{rule} {shown(saving)}{per}" if saving else rule
             for rule, saving in sorted(rows, key=lambda row: -row[1])
         )
-        predicted = ", predicted gain" if any(saving for _, saving in rows) else ""
+        predicted = ", predicted saving alone" if any(saving for _, saving in rows) else ""
         if rows:
             yield f"Findings {_STATUS[status]}{predicted}", join_first(named), _TONES[status]

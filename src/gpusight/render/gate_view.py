@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from gpusight import units
@@ -387,32 +388,52 @@ def gate_lines(
     checks = gate.checks
     if details:
         head += _table(checks, width, has_baseline=bool(gate.baseline))
-        return [*head, StyledLine(""), *_reasons(gate, width), *_more(gate, width, words), *foot]
+        return [
+            *head,
+            StyledLine(""),
+            *chain.from_iterable(_reasons(gate, width)),
+            *_more(gate, width, words),
+            *foot,
+        ]
     ordered = sorted(checks, key=lambda check: _FIRST.index(check.status))
     count = len(checks) if len(checks) <= _MAX_CHECKS else _MAX_CHECKS - 1
     head += _table(ordered[:count], width, has_baseline=bool(gate.baseline))
     if count < len(checks):
         head.append(StyledLine(f"… and {len(checks) - count} more checks ({words.details})", "dim"))
-    below = [*_reasons(gate, width), *_origin(gate, width)]
-    room = _MAX_LINES - len(head) - len(foot) - 1
-    notes = (*accepted(gate, words), *_one_capture(gate), *hints(gate, words))
-    blocks = [list(wrapped_lines(note, width, "", "dim")) for note in notes]
-    if len(below) + sum(map(len, blocks)) > room:
-        # A note that has no room is left out whole: half a sentence misleads.
-        below = below[: room - 1]
-        for block in blocks:
-            below += block if len(below) + len(block) < room else []
-        below.append(StyledLine(f"… more with {words.details}", "dim"))
-        blocks = []
-    below += [line for block in blocks for line in block]
+    below = _below_checks(gate, width, words, _MAX_LINES - len(head) - len(foot) - 1)
     return [*head, *([StyledLine(""), *below] if below else []), *foot]
+
+
+def _below_checks(gate: Gate, width: int | None, words: OptionWords, room: int) -> list[StyledLine]:
+    """Give the reasons, and what to do, in so many lines.
+
+    The first reason and the first hint are always there. What has no room is left out whole: half a
+    sentence misleads.
+    """
+    first_reason, *other_reasons = [[*lines] for lines in _reasons(gate, width)] or [[]]
+    notes = [
+        list(wrapped_lines(note, width, "", "dim"))
+        for note in (*hints(gate, words), *accepted(gate, words), *_one_capture(gate))
+    ]
+    blocks = [first_reason, *other_reasons, list(_origin(gate, width)), *notes]
+    best = len(blocks) - len(notes)  # position of the first hint
+    if sum(map(len, blocks)) <= room:
+        return [line for block in blocks for line in block]
+    blocks[0] = first_reason[: max(1, room - 1 - sum(map(len, notes[:1])))]
+    kept = {0, best} & {*range(len(blocks))}
+    for at in range(len(blocks)):
+        if sum(len(blocks[other]) for other in kept) + len(blocks[at]) < room:
+            kept.add(at)
+    lines = [line for at in sorted(kept) for line in blocks[at]]
+    return [*lines, StyledLine(f"… more with {words.details}", "dim")]
 
 
 def _one_capture(gate: Gate) -> Iterator[str]:
     """Give the note that one capture does not show how much runs vary, unless a reason has it."""
     has_times = any(check.fmt is Fmt.TIME for check in gate.checks)
     is_known = any("record " in _noise(check) for check in gate.checks)
-    if has_times and not is_known:
+    is_open = any(check.doubt not in (Doubt.NOT_COMPARABLE, *NO_DATA) for check in gate.checks)
+    if has_times and not is_known and is_open:  # more captures of another program settle nothing
         yield from (note for note in gate.notes if note.startswith(ONE_CAPTURE))
 
 
@@ -478,10 +499,10 @@ def _table(
         yield StyledLine(line, _STYLES[check.status])
 
 
-def _reasons(gate: Gate, width: int | None) -> Iterator[StyledLine]:
+def _reasons(gate: Gate, width: int | None) -> Iterator[Iterator[StyledLine]]:
     for metrics, status, why in reasons(gate):
         text = f"{metrics} {status.value.upper()}: {why}"
-        yield from wrapped_lines(text, width, "", _STYLES[status])
+        yield wrapped_lines(text, width, "", _STYLES[status])
 
 
 def _markdown(gate: Gate, *, limit: int | None = None) -> str:

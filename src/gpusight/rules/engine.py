@@ -567,6 +567,7 @@ def _kernel_finding(
     elif speedup > MAX_CONFIDENT_SPEEDUP and confidence is Confidence.HIGH:
         confidence = Confidence.MEDIUM
         reason = f"{reason}, but so large a gain is an order of magnitude"
+    at_roofline = rule.at_roofline if match.at_roofline is None else match.at_roofline
     return KernelFinding(
         rule=rule.id,
         title=match.title,
@@ -579,10 +580,11 @@ def _kernel_finding(
         evidence=match.evidence,
         why=match.why or rule.why,
         fix=match.fix or rule.fix,
-        code=match.code or rule.code,
+        # At the roofline no rewrite of the kernel gains anything: only less work does.
+        code="" if at_roofline and match.time_share == 1 else match.code or rule.code,
         caveats=match.caveats or rule.caveats,
         sections=rule.sections,
-        at_roofline=rule.at_roofline if match.at_roofline is None else match.at_roofline,
+        at_roofline=at_roofline,
         effort=match.effort or rule.effort,
     )
 

@@ -434,3 +434,16 @@ def test_two_blocks_of_a_model_tell_of_all_its_steps(capture: str) -> None:
     assert [(r["calls"], r["why"]) for r in missing] == [(3, "other grid or block")]
     # 100.8 M parameters, 2048 tokens, 3 steps: what is not measured is the last matrix product.
     assert 1.0 < values["tflop"] < 1.3
+
+
+@needs_shared
+def test_fp32_gemms_have_the_headroom_of_both_rooflines() -> None:
+    folder = SHARED / "nsys", SHARED / "ncu"
+    joined = gs.join(folder[0] / "gpt_small_forward.sqlite", folder[1] / "gpt_fwd.ncu-rep.xz")
+    rows = joined["kernels"].frame.to_dicts()
+    gemm = next(row for row in rows if "gemm f32" in row["short_name"])
+    assert gemm["roof"] == "fp32"
+    # `diagnose` estimates less than the roofline allows, and more than there is on CUDA cores.
+    assert gemm["gap_ns"] < 0.85 * gemm["total_ns"] < gemm["tensor_gap_ns"] < gemm["total_ns"]
+    others = [row for row in rows if "softmax" in row["short_name"]]
+    assert all(row["roof"] == "DRAM" and row["tensor_gap_ns"] is None for row in others)

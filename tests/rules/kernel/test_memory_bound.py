@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
+from gpusight.rules.engine import run_kernel_rules
 from gpusight.rules.finding import Confidence
+from gpusight.rules.registry import kernel_rules
 from gpusight.rules.rule import Clean
 from tests.rules.kernel.rule_launches import matched, speedup
 from tests.rules.launches import ELAPSED, launch_of, verdict_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpusight.rules.finding import KernelFinding
 
 
 def busy(dram: float, l2: float = 40.0) -> dict[str, float]:
@@ -41,3 +50,17 @@ def test_dram_is_named_where_its_bytes_keep_l2_a_little_busier() -> None:
 def test_a_busier_sm_is_the_limit() -> None:
     counters = {**busy(65), f"sm__throughput{ELAPSED}": 90, f"sm__issue_active{ELAPSED}": 90}
     assert isinstance(verdict_of("memory-bound", launch_of(counters)), Clean)
+
+
+def findings_of(counters: dict[str, float]) -> Sequence[KernelFinding]:
+    rules = {"memory-bound": kernel_rules()["memory-bound"]}
+    return run_kernel_rules(launch_of(counters), rules).findings
+
+
+def test_at_the_roofline_there_is_no_code_to_paste() -> None:
+    (finding,) = findings_of(busy(90))
+    assert (finding.code, finding.speedup) == ("", 1)
+    assert finding.fix.startswith("Move fewer bytes")
+    assert "float4" not in finding.fix
+    (below,) = findings_of(busy(64))
+    assert "float4" in below.code

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -29,11 +29,12 @@ from gpusight.analysis.kernel_summary import (
     shape_texts,
     short_names_by_shape,
 )
+from gpusight.analysis.roofline.arithmetic_counters import FP32, ArithmeticKind
 from gpusight.analysis.roofline.roofline_points import roofline_points
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
 from gpusight.naming.kernel_names import classify
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
-from gpusight.units import format_share
+from gpusight.units import format_share, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +44,14 @@ if TYPE_CHECKING:
 
 
 _QUANTITIES = (q.SM_SHARE, q.MEMORY_SHARE, q.DRAM_SHARE, q.OCCUPANCY)
-_POINTS = ("launch", "flops", "dram_bytes", "roof_share", "bound", "limit", "limit_share")
+_POINTS = (
+    "launch", "flops", "dram_bytes", "roof_share", "bound", "limit", "limit_share", "arithmetic",
+    "compute_share",
+)  # fmt: skip
+_REACHED_DRAM, _TENSOR_PEAK = "reached_dram", "tensor_peak"
+_TENSOR_KINDS = ("tf32", "fp16")
+"""Formats that FP32 GEMMs can use on Tensor Cores: TF32, and on GPUs without it FP16."""
+_GEMM_CATEGORIES = ("matmul", "convolution", "attention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,13 @@ def _join_launches(scope: ResolvedSelection, report: Trace) -> JoinedLaunches:
     profiled = measured(report, _QUANTITIES, ("kind", *NEEDS))
     # Not ranges and graphs that were measured as a whole.
     profiled = profiled.filter(pl.col("kind").cast(pl.String) == "kernel").drop("kind")
-    points = roofline_points(report).select(_POINTS)
+    points = roofline_points(report).select(
+        *_POINTS,
+        pl.col("memory_share").alias(_REACHED_DRAM),
+        pl.coalesce(
+            f"peak_{ArithmeticKind(precision, tensor=True).key}" for precision in _TENSOR_KINDS
+        ).alias(_TENSOR_PEAK),
+    )
     profiled = profiled.join(points, on="launch", how="left", maintain_order="left")
     matched = cover(kernels.select(NEEDS), profiled.select(NEEDS))
     left = kernels.select(
@@ -120,7 +134,14 @@ KERNEL_FIELDS = (
     Field("total_ns", "Total", Fmt.TIME, "Sum of durations in the timeline"),
     Field("calls", "Calls", Fmt.COUNT, "Launches in the timeline", shown=False),
     Field("roof_share", "Roofline", Fmt.SHARE, "Achieved share of its compute or DRAM roofline"),
-    Field("gap_ns", "Headroom", Fmt.TIME, "Time that it would save at the roofline; sorts"),
+    Field("roof", "Of", Fmt.TEXT, "The roofline: that of DRAM, or the peak of its arithmetic"),
+    Field("gap_ns", "Headroom", Fmt.TIME, "Time that it would save at that roofline; sorts"),
+    Field(
+        "tensor_gap_ns",
+        "Tensor Cores",
+        Fmt.TIME,
+        "Of a GEMM in FP32: headroom to the roofline with TF32 (or FP16) on Tensor Cores; sorts",
+    ),
     Field("limited_by", "Limited by", Fmt.TEXT, "`latency`, or the limiting unit with its share"),
     Field("bound", "Bound by", Fmt.TEXT, "`compute`, `memory` or `latency`", shown=False),
     Field("limit", "Limiter", Fmt.TEXT, "The limiting unit, as in `roofline`", shown=False),
@@ -174,10 +195,10 @@ def _kernel_rows(joined: JoinedLaunches, window_ns: int, window: str) -> TableRe
     all_kernels_ns = int(joined.timeline[_TIME].sum())
     time = pl.col(_TIME)
     frame = (
-        prevailing_limits(joined.covered, ["key"], _TIME)
+        prevailing_limits(joined.covered.with_columns(_at_tensor_roof()), ["key"], _TIME)
         .group_by("key", maintain_order=True)
         .agg(
-            *(pl.col(c).first() for c in ("name", "bound", "limit", *SHAPE)),
+            *(pl.col(c).first() for c in ("name", "bound", "limit", "arithmetic", *SHAPE)),
             time.sum().alias("total_ns"),
             pl.len().cast(pl.Int64).alias("calls"),
             time.mean().alias("mean_ns"),
@@ -185,6 +206,7 @@ def _kernel_rows(joined: JoinedLaunches, window_ns: int, window: str) -> TableRe
             pl.col("launch").n_unique().cast(pl.Int64).alias("measured"),
             pl.col("exact").sum().cast(pl.Int64),
             *(weighed_mean(c, _TIME) for c in _AVERAGED),
+            *(weighed_mean(c, _TIME) for c in ("compute_share", _REACHED_DRAM, "at_tensor_roof")),
             *(whole_sum(c) for c in ("flops", "dram_bytes")),
         )
         .with_columns(
@@ -193,8 +215,17 @@ def _kernel_rows(joined: JoinedLaunches, window_ns: int, window: str) -> TableRe
             share_of(pl.col("measured_ns"), pl.col("mean_ns")).alias("ratio"),
             (pl.col("total_ns") * (1 - pl.col("roof_share")).clip(0)).alias("gap_ns"),
             (pl.col("flops") / 1e12).alias("tflop"),
+            pl.when(pl.col("roof_share").is_not_null())
+            .then(
+                pl.when(pl.col(_REACHED_DRAM) >= pl.col("compute_share"))
+                .then(pl.lit("DRAM"))
+                .otherwise(pl.col("arithmetic"))
+            )
+            .alias("roof"),
+            (pl.col("total_ns") * (1 - pl.col("at_tensor_roof")).clip(0)).alias("tensor_gap_ns"),
         )
-        .sort(["gap_ns", "total_ns"], descending=True, nulls_last=True, maintain_order=True)
+        .with_columns(pl.max_horizontal("gap_ns", "tensor_gap_ns").alias("sort_ns"))
+        .sort(["sort_ns", "total_ns"], descending=True, nulls_last=True, maintain_order=True)
     )
     frame = _with_names(frame)
     limited_by: list[str | None] = []
@@ -211,7 +242,27 @@ def _kernel_rows(joined: JoinedLaunches, window_ns: int, window: str) -> TableRe
     )
     ranked = frame["gap_ns"].null_count() < frame.height
     title = "Kernels by headroom to the roofline" if ranked else "Kernels by time"
-    return _table("kernels", title, KERNEL_FIELDS, frame)
+    has_gemms = frame["tensor_gap_ns"].null_count() < frame.height
+    fields = [
+        field if has_gemms or field.key != "tensor_gap_ns" else replace(field, shown=False)
+        for field in KERNEL_FIELDS
+    ]
+    return _table("kernels", title, fields, frame)
+
+
+def _at_tensor_roof() -> pl.Expr:
+    """Return the share of its time that a GEMM in FP32 would take at the Tensor Cores' roofline."""
+    is_gemm = (
+        pl.col("name")
+        .cast(pl.String)
+        .map_elements(lambda name: classify(name).category in _GEMM_CATEGORIES, pl.Boolean)
+    )
+    at_peak = pl.col("flops") / pl.col(_TENSOR_PEAK) / (pl.col("measured_ns") * 1e-9)
+    return (
+        pl.when(is_gemm & (pl.col("arithmetic") == FP32.text))
+        .then(pl.max_horizontal(at_peak, _REACHED_DRAM))
+        .alias("at_tensor_roof")
+    )
 
 
 def _sentence(window: str, row: Mapping[str, Any], limited_by: str | None) -> str:
@@ -223,7 +274,12 @@ def _sentence(window: str, row: Mapping[str, Any], limited_by: str | None) -> st
     limit = f" ({bound}-bound{unit})" if bound else ""
     if bound == "memory" and row["limit"] in {"l1", "l2"}:  # its roofline is that of DRAM
         limit = f" (limited by {limited_by})"
-    return f"{row['short_name']} {of_time} and at {_percent(roof)} of the roofline{limit}"
+    text = f"{row['short_name']} {of_time} and at {_percent(roof)} of the roofline{limit}"
+    if row.get("tensor_gap_ns") is None:
+        return text
+    possible = format_time(row["total_ns"] - row["tensor_gap_ns"], digits=3)
+    now = format_time(row["total_ns"], digits=3)
+    return f"{text}; on Tensor Cores {now} could be {possible}"
 
 
 def _percent(share: float) -> str:
@@ -288,7 +344,7 @@ _MAX_SPEED_RATIO = 3.0
 _NEXT = "bottlenecks and fixes: gpusight diagnose TIMELINE REPORT"
 
 JOIN_FACTS = (
-    Fact("first", "First", None, Fmt.TEXT, "The kernel with most headroom to the roofline"),
+    Fact("first", "Most headroom", None, Fmt.TEXT, "The kernel with most headroom to the roofline"),
     Fact("window_ns", "Window", None, Fmt.TIME, "Time that shares refer to"),
     Fact("kernel_ns", "Kernel time", None, Fmt.TIME, "Sum of kernel durations in the timeline"),
     Fact("covered_share", "Profiled", None, Fmt.SHARE, "Share of it that the report covers"),
@@ -359,6 +415,7 @@ def join(
             *_speed_notes(joined),
             *_gpu_notes(timeline, report),
             *_limiter_note(kernels.frame),
+            *_tensor_note(kernels.frame),
             _NEXT,
         ),
     )
@@ -376,6 +433,14 @@ def _limiter_note(kernels: pl.DataFrame) -> list[str]:
         return []
     note = "limited by fp32, fp16, …: achieved FLOP/s of the peak"
     return [f"{note}; SM is the busiest of its units, issue slots included"]
+
+
+def _tensor_note(kernels: pl.DataFrame) -> list[str]:
+    """Name the two rooflines of GEMMs in FP32: `diagnose` is about the higher one."""
+    if kernels["tensor_gap_ns"].null_count() == kernels.height:
+        return []
+    note = "FP32 GEMMs have two rooflines: Headroom is to the FP32 peak of CUDA cores, Tensor Cores"
+    return [f"{note} to the peak with TF32, an upper bound of what diagnose estimates"]
 
 
 def _nothing_common(joined: JoinedLaunches) -> NotApplicable:

@@ -86,7 +86,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _save(args: argparse.Namespace) -> int:
     from gpusight.comparison.baseline_file import check_baseline_output
+    from gpusight.comparison.gate_limits import limits_above_noise
     from gpusight.comparison.inputs import side_inputs
+    from gpusight.render.terminal_text import (
+        command_lines,
+        plain_lines,
+        screen_width,
+        wrapped_lines,
+    )
 
     if args.output == "-":
         raise UsageError("a baseline is written to a file", hint=f"add -o {DEFAULT_FILE}")
@@ -97,8 +104,12 @@ def _save(args: argparse.Namespace) -> int:
     brief: dict[str, Any] = {"metrics": False} if is_read(args) else {}
     code = present(result, args, **brief)
     if args.format == "table":
-        name = safe_text(str(path))
-        write_out(f"\nnext: gpusight gate --baseline {name} --max step_time=+3% CAPTURE…\n")
+        limits, noise = limits_above_noise(result.digests)
+        options_text = " ".join(f"--max {limit}" for limit in limits)
+        command = f"gpusight gate --baseline {safe_text(str(path))} {options_text} CAPTURE…"
+        why = plain_lines(wrapped_lines(f"limits above the {noise}", screen_width(), ""))
+        following = "\n".join(command_lines(command, screen_width(), "next: "))
+        write_out(f"\n{why}{following}\n")
     return code
 
 

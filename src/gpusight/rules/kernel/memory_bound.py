@@ -30,6 +30,12 @@ ROOF = Threshold(
 )
 
 
+_FEWER_BYTES = (
+    "Move fewer bytes: fuse with neighboring kernels, use 16-bit types, keep reused data in "
+    "registers or shared memory."
+)
+
+
 class MemoryBound(KernelRule):
     """DRAM, L2 or L1 is the bottleneck."""
 
@@ -43,10 +49,7 @@ class MemoryBound(KernelRule):
         "Memory bandwidth limits the kernel. At the roofline it is as fast as this much traffic "
         "allows."
     )
-    fix = (
-        "Move fewer bytes: fuse with neighboring kernels, use 16-bit types, keep reused data in "
-        "registers or shared memory. Below the roofline, issue more and wider loads per thread."
-    )
+    fix = f"{_FEWER_BYTES} Below the roofline, issue more and wider loads per thread."
     code = """\
 // one 16-byte load per thread
 float4 v = reinterpret_cast<const float4*>(in)[i];
@@ -102,6 +105,7 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
             ),
             confidence=confidence,
             confidence_reason=reason,
+            fix="" if remaining < 1 else _FEWER_BYTES,
             at_roofline=not is_short,
         )
 

@@ -298,7 +298,8 @@ OCCUPANCY_NEEDS = (shared.REGISTERS, shared.STATIC_SHARED)
 OCCUPANCY_HELPS = (q.ISSUED, q.WARPS, q.WARP_STATES, shared.OCCUPANCY)
 OCCUPANCY_ESTIMATE = (
     "A scheduler that has an eligible warp in a share p of the cycles has one in 1 - (1 - p)^n "
-    "with n times the warps. Throttle stalls stay, and no unit exceeds its roofline."
+    "with n times the warps. Throttle stalls stay, and no unit exceeds its roofline. What counts "
+    "is the smallest change with which another block fits on an SM, if it gains enough."
 )
 
 
@@ -353,8 +354,9 @@ def _occupancy_match(
     warps, step, further = spare.warps_then, steps[-1] if steps else None, ""
     if len(steps) > 1 and steps[0].speedup is not None:
         other = steps[0]
-        if limit == "registers" and steps[0].speedup >= MIN_SPEEDUP:
-            # The smallest step counts: with far fewer registers most kernels spill.
+        if steps[0].speedup >= MIN_SPEEDUP:
+            # The smallest step counts, so that findings rank by what takes about as much work: with
+            # far fewer registers most kernels spill, with far less shared memory tiles reuse less.
             step, other, warps = steps[0], steps[1], steps[0].warps
             remaining = 1 / steps[0].speedup
         if other.speedup is not None:
