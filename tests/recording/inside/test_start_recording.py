@@ -20,12 +20,7 @@ from typing import Any
 import pytest
 
 from gpusight.errors import RecordError
-from gpusight.recording.inside import (
-    cuda_driver,
-    environment,
-    recording_window,
-    start_recording,
-)
+from gpusight.recording.inside import cuda_driver, environment, start_recording
 from gpusight.recording.inside.environment import (
     VARIABLE,
     ProcessRole,
@@ -588,7 +583,7 @@ def test_what_was_over_before_nsys_listened_was_missed(
     """nsys needs time to begin; a recorder of ours has begun when it is told to."""
     monkeypatch.setattr(cuda_driver, "borrow_context", lambda: None)
     now_s = time.monotonic()
-    monkeypatch.setattr(recording_window.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
     calls = CallLog()
     whole = window(calls, tool=tool, window=True)
     whole.start_whole("no PyTorch", used_s=now_s)
