@@ -20,7 +20,12 @@ from typing import Any
 import pytest
 
 from gpusight.errors import RecordError
-from gpusight.recording.inside import cuda_driver, environment, start_recording
+from gpusight.recording.inside import (
+    cuda_driver,
+    environment,
+    recording_window,
+    start_recording,
+)
 from gpusight.recording.inside.environment import (
     VARIABLE,
     ProcessRole,
