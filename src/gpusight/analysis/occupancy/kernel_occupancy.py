@@ -28,15 +28,17 @@ from gpusight.analysis.occupancy.block_occupancy import (
 from gpusight.analysis.occupancy.launch_occupancy import (
     SHAPE,
     device_rows,
+    join_answers,
     limits_of_row,
     profiled_launches,
+    shape_answers,
     shape_of,
     timeline_launches,
-    with_answers,
+    varying,
 )
 from gpusight.analysis.selection import EVERYTHING, Selection
-from gpusight.hardware.sm_limits import LIMITS, whole_carve_out
 from gpusight.hardware.sm_limits import occupancy as work_out
+from gpusight.hardware.sm_limits import whole_carve_out
 from gpusight.naming.kernel_patterns import kernel_origin
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from gpusight.units import format_mean, format_share
@@ -199,13 +201,10 @@ def _busy(row: Mapping[str, Any]) -> str | None:
     return f"{name} already {format_share(share)} busy"
 
 
-_GROUP = ("name", *SHAPE, "grid_blocks", *LAUNCH_SHAPE)
+_GROUP = (*SHAPE, "grid_blocks", *LAUNCH_SHAPE)
 _AVERAGED = ("theoretical", "achieved", "reported", "waves", "sm_share", "memory_share")
-_OF_SHAPE = (
-    *("blocks", "warps", *(f"limit_{name}" for name in LIMITS), "limiters", "refused", "change"),
-    *("change_theoretical", "block_for_more", "registers_for_more", "shared_for_more_bytes"),
-    *("cluster_blocks", "active_clusters", "sm_count"),
-)
+_OF_LAUNCH = ("computed", "blocks", "limiters")
+"""What each launch needs of what its shape allows; kernels, which are fewer, get the rest."""
 _REMARKED = (
     *("refused", "theoretical", "achieved", "waves", "blocks", "block_threads"),
     *("cluster_blocks", "active_clusters", "sm_count", "sm_share", "memory_share"),
@@ -243,22 +242,23 @@ def occupancy(
         kept = (pl.when(elsewhere).then(None).otherwise(pl.col(key)).alias(key) for key in lost)
         launches = replace(launches, frame=launches.frame.with_columns(kept))
     slots = pl.col("blocks") * pl.col("sm_count")
-    rows = with_answers(launches, other).with_columns(
+    answers = shape_answers(launches, other)
+    rows = join_answers(launches.frame, answers.select(*SHAPE, *_OF_LAUNCH)).with_columns(
         pl.coalesce("computed", "reported").alias("theoretical"),
         pl.when(slots > 0).then(pl.col("grid_blocks") / slots).alias("waves"),
     )
     absent = _absent(trace, launches, rows)
     if absent is not None:
         return absent
-    changeable = rows["change"].count()
+    frame = join_answers(_kernels(rows), answers)
+    changeable = frame["change"].count()
     # The code and the launches of kernels of libraries are not the program's own to change.
-    names = rows["name"].cast(pl.String).drop_nulls().unique()
+    names = frame["name"].cast(pl.String).drop_nulls().unique()
     libraries = names.filter(pl.Series([bool(kernel_origin(n)) for n in names], dtype=pl.Boolean))
     own = ~pl.col("name").cast(pl.String).is_in(libraries.implode()).fill_null(value=False)
-    rows = rows.with_columns(
+    frame = frame.with_columns(
         pl.when(own).then(pl.col(key)).alias(key) for key in ("change", "change_theoretical")
     )
-    frame = _kernels(rows)
     frame = frame.with_columns(short_names_by_shape(frame))
     known = frame.select(_REMARKED).unique(maintain_order=True)
     remarks = [_remarks(row) for row in known.iter_rows(named=True)]
@@ -286,8 +286,8 @@ def occupancy(
         notes=(
             *launches.notes,
             *graph_notes(trace),
-            *([_LIBRARIES] if rows["change"].count() < changeable else []),
-            *_notes(launches, rows, gpu),
+            *([_LIBRARIES] if frame["change"].count() < changeable else []),
+            *_notes(launches, rows, frame, gpu),
         ),
     )
 
@@ -316,12 +316,17 @@ def _absent(trace: Trace, launches: OccupancyLaunches, rows: pl.DataFrame) -> No
 def _kernels(rows: pl.DataFrame) -> pl.DataFrame:
     """Sum up launches by kernel and shape, the longest first."""
     total = rows["duration_ns"].sum() or 0
+    keys = varying(rows, _GROUP)
+    same = [key for key in _GROUP if key not in keys]
+    known = [key for key in _AVERAGED if rows[key].count()]
+    unknown = [key for key in _AVERAGED if key not in known]
     return (
-        rows.group_by(_GROUP, maintain_order=True)
+        rows.group_by("name", *keys, maintain_order=True)
         .agg(
             *_sums(),
-            *(weighed_mean(key) for key in _AVERAGED),
-            *(pl.col(k).first() for k in _OF_SHAPE),
+            *(weighed_mean(key) for key in known),
+            *(pl.lit(None, pl.Float64).alias(key) for key in unknown),
+            pl.col(*same, "cluster_blocks", "active_clusters", "sm_count").first(),
         )
         .with_columns(share_of(pl.col("total_ns"), pl.lit(total)).alias("share"))
         .sort("total_ns", descending=True, nulls_last=True, maintain_order=True)
@@ -462,7 +467,9 @@ def _facts(trace: Trace, rows: pl.DataFrame, gpu: str | None) -> tuple[Fact, ...
     return tuple(fact for fact in facts if fact.value is not None)
 
 
-def _notes(launches: OccupancyLaunches, rows: pl.DataFrame, gpu: str | None) -> Iterator[str]:
+def _notes(
+    launches: OccupancyLaunches, rows: pl.DataFrame, frame: pl.DataFrame, gpu: str | None
+) -> Iterator[str]:
     unknown = rows["theoretical"].null_count()
     if unknown == rows.height:
         yield "no launch has its block resources recorded"
@@ -474,7 +481,7 @@ def _notes(launches: OccupancyLaunches, rows: pl.DataFrame, gpu: str | None) -> 
         yield ("a timeline has no achieved occupancy; collect it with: ncu --section Occupancy …")
     elif rows["achieved"].null_count() == rows.height:
         yield "the report has no achieved occupancy; collect it with: ncu --section Occupancy …"
-    if rows["change"].drop_nulls().str.contains("registers").any():
+    if frame["change"].drop_nulls().str.contains("registers").any():
         yield "fewer registers (__launch_bounds__, -maxrregcount) can cause spills"
     # The profiler's own theoretical occupancy may be another.
     differs = rows.filter((pl.col("computed") - pl.col("reported")).abs() > _MAX_ROUNDING)

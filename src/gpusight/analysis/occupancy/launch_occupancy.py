@@ -25,7 +25,7 @@ from gpusight.hardware.sm_limits import LIMITS, SM_LIMITS, BlockShape, occupancy
 from gpusight.trace.schema_gpu import BLOCK, GRID
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from gpusight.hardware.sm_limits import SmLimits
     from gpusight.trace.trace import Trace
@@ -313,9 +313,15 @@ _FOR_MORE = {
 }
 
 
-def with_answers(launches: OccupancyLaunches, other: SmLimits | None = None) -> pl.DataFrame:
-    """Add to each launch what its shape allows; on another GPU than its own where one is given."""
-    shapes = launches.frame.select(SHAPE).unique(maintain_order=True)
+def with_answers(launches: OccupancyLaunches) -> pl.DataFrame:
+    """Add to each launch what its shape allows."""
+    return join_answers(launches.frame, shape_answers(launches))
+
+
+def shape_answers(launches: OccupancyLaunches, other: SmLimits | None = None) -> pl.DataFrame:
+    """Return what each shape allows; on another GPU than its own where one is given."""
+    shapes = launches.frame.select(SHAPE)
+    shapes = shapes.unique(varying(shapes, SHAPE), maintain_order=True)
     answers = []
     for row in shapes.iter_rows(named=True):
         limits = other or limits_of_row(launches, row)
@@ -323,10 +329,25 @@ def with_answers(launches: OccupancyLaunches, other: SmLimits | None = None) -> 
         if other is not None and shape is not None:
             shape = whole_carve_out(shape)
         answers.append(_answer(limits, shape) if limits and shape else {})
-    answered = shapes.hstack(pl.DataFrame(answers, schema=_SCHEMA))
-    return launches.frame.join(
-        answered, on=SHAPE, how="left", nulls_equal=True, maintain_order="left"
-    )
+    return shapes.hstack(pl.DataFrame(answers, schema=_SCHEMA))
+
+
+def join_answers(rows: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
+    """Add to rows what their shapes allow; `answers` has all shapes of these rows."""
+    keys = varying(answers, SHAPE)
+    answers = answers.drop(key for key in SHAPE if key not in keys)
+    return rows.join(answers, on=keys, how="left", nulls_equal=True, maintain_order="left")
+
+
+def varying(rows: pl.DataFrame, keys: Sequence[str]) -> list[str]:
+    """Keep the columns of numbers that differ between rows: few of a long key do."""
+    same = {
+        key
+        for key in keys
+        if (column := rows[key]).null_count() == rows.height
+        or (not column.null_count() and column.min() == column.max())
+    }
+    return [key for key in keys if key not in same] or [*keys[:1]]
 
 
 def limits_of_row(launches: OccupancyLaunches, row: Mapping[str, Any]) -> SmLimits | None:
