@@ -19,6 +19,7 @@ from gpusight.analysis.steps.step_periods import (
     Period,
     covering,
     exchanges,
+    holding,
     periods_around,
     periods_of,
     with_earlier,
@@ -458,7 +459,7 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
         in_turn = not _pauses(sequence, inner) and _pauses(sequence, outer)
         return not (own_input or in_turn or _leads(sequence, outer, inner))
     if not inner.same_counts:
-        return False
+        return not kernels and not _adds_kinds(sequence, outer, inner)
     if len(outer.starts) < _MIN_REPETITIONS:
         # Two halves of a program may be the same but for an event that was lost.
         return is_marked(sequence, inner) or kernels <= _SMALL * own_kernels
@@ -467,6 +468,15 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
     if backward:
         return kernels <= _SMALL * own_kernels
     return not _is_request(sequence, outer, inner, kernels / max(1, own_kernels))
+
+
+def _adds_kinds(sequence: Activities, outer: Period, inner: Period) -> bool:
+    """Return whether outer periods hold kinds of activities that few inner ones do.
+
+    Otherwise they are so many inner ones, cut where these happen to differ.
+    """
+    in_outer, in_inner = (holding(sequence, p.starts, p.ends) for p in (outer, inner))
+    return bool(((in_outer >= _NEARLY_ALL) & (in_inner < _MAJORITY)).any())
 
 
 def _in_same_order(sequence: Activities, period: Period) -> bool:
