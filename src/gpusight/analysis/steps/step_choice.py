@@ -72,6 +72,8 @@ _MAX_EXCEPTIONS = 0.2
 """Part of them that may have it once the program has started: an evaluation, say."""
 _MAX_LAYERS = 128
 """More repetitions than any network has layers."""
+_MAX_ATTENDS = 2
+"""Attention of a layer to its input and, in a decoder, to an encoder's output."""
 _MAX_PAUSES = 4096
 """Layers whose pauses are compared."""
 _CHANCE = 1e-3
@@ -133,7 +135,14 @@ def _covering_most(
     runs = [p for p in periods if p.same_counts and len(p.starts) >= _MIN_RUNS]
     if runs:
         periods += periods_around(compared, max(runs, key=lambda p: p.coverage))
-    loops = _apart([p for p in periods if _is_loop(compared, p)])
+    layers = [p for p in periods if p.coverage >= _NEARLY_ALL and _is_layer(compared, p)]
+    loops = _apart(
+        [
+            p
+            for p in periods
+            if _is_loop(compared, p) and all(_adds_kinds(compared, p, layer) for layer in layers)
+        ]
+    )
     if not loops:
         return None
     enough = _NEARLY_ALL * max(p.coverage for p in loops)
@@ -305,6 +314,20 @@ def _is_loop(sequence: Activities, period: Period) -> bool:
     if not sure and not is_marked(sequence, period):
         return False
     return not _output_follows(sequence, period)
+
+
+def _is_layer(sequence: Activities, period: Period) -> bool:
+    """Return whether periods are layers of a transformer: each attends once or twice.
+
+    And neither copies a batch nor reads a result: a copy of a scalar waits for itself.
+    """
+    before = sequence.before("attends")
+    attends = np.median(before[period.ends] - before[period.starts])
+    copied = np.append(False, (sequence.marks & sequence.resets & ~sequence.computes)[:-1])
+    reads = replace(sequence, reads=sequence.reads & ~copied)
+    kinds = ("reads", "feeds", "backward", "graphs")
+    ends = max(_share_with(reads, kind, period) for kind in kinds) >= _MAJORITY
+    return bool(1 <= attends <= _MAX_ATTENDS and not ends and not _pauses(sequence, period))
 
 
 def is_marked(sequence: Activities, period: Period) -> bool:

@@ -86,6 +86,8 @@ class Activities:
     """Whether it copies a batch to the GPU."""
     heavy: Mask
     """Whether it is a GEMM, a convolution or attention."""
+    attends: Mask
+    """Whether it is attention."""
     reads: Mask
     """Whether the host reads a result or waits for one."""
     resets: Mask
@@ -111,7 +113,7 @@ class Activities:
             ones if pauses is None else pauses,
             yes if opens is None else opens,
             computes=yes, marks=yes, updates=no, backward=no, feeds=no, heavy=no, reads=no,
-            resets=no,
+            attends=no, resets=no,
             took=ones, times=np.cumsum(ones), threads=0 * ones, loads=0 * ones,
         )  # fmt: skip
 
