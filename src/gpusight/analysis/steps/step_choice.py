@@ -19,6 +19,7 @@ from gpusight.analysis.steps.step_periods import (
     Period,
     covering,
     exchanges,
+    holding,
     periods_around,
     periods_of,
     with_earlier,
@@ -71,6 +72,8 @@ _MAX_EXCEPTIONS = 0.2
 """Part of them that may have it once the program has started: an evaluation, say."""
 _MAX_LAYERS = 128
 """More repetitions than any network has layers."""
+_MAX_ATTENDS = 2
+"""Attention of a layer to its input and, in a decoder, to an encoder's output."""
 _MAX_PAUSES = 4096
 """Layers whose pauses are compared."""
 _CHANCE = 1e-3
@@ -132,7 +135,14 @@ def _covering_most(
     runs = [p for p in periods if p.same_counts and len(p.starts) >= _MIN_RUNS]
     if runs:
         periods += periods_around(compared, max(runs, key=lambda p: p.coverage))
-    loops = _apart([p for p in periods if _is_loop(compared, p)])
+    layers = [p for p in periods if p.coverage >= _NEARLY_ALL and _is_layer(compared, p)]
+    loops = _apart(
+        [
+            p
+            for p in periods
+            if _is_loop(compared, p) and all(_adds_kinds(compared, p, layer) for layer in layers)
+        ]
+    )
     if not loops:
         return None
     enough = _NEARLY_ALL * max(p.coverage for p in loops)
@@ -307,6 +317,20 @@ def _is_loop(sequence: Activities, period: Period) -> bool:
     return not _output_follows(sequence, period)
 
 
+def _is_layer(sequence: Activities, period: Period) -> bool:
+    """Return whether periods are layers of a transformer: each attends once or twice.
+
+    And neither copies a batch nor reads a result: a copy of a scalar waits for itself.
+    """
+    before = sequence.before("attends")
+    attends = np.median(before[period.ends] - before[period.starts])
+    copied = np.append(False, (sequence.marks & sequence.resets & ~sequence.computes)[:-1])
+    reads = replace(sequence, reads=sequence.reads & ~copied)
+    kinds = ("reads", "feeds", "backward", "graphs")
+    ends = max(_share_with(reads, kind, period) for kind in kinds) >= _MAJORITY
+    return bool(1 <= attends <= _MAX_ATTENDS and not ends and not _pauses(sequence, period))
+
+
 def is_marked(sequence: Activities, period: Period) -> bool:
     """Return whether periods have what steps have and layers do not."""
     return _share_with(sequence, "marks", period) >= _NEARLY_ALL or _pauses(sequence, period)
@@ -459,7 +483,7 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
         in_turn = not _pauses(sequence, inner) and _pauses(sequence, outer)
         return not (own_input or in_turn or _leads(sequence, outer, inner))
     if not inner.same_counts:
-        return False
+        return not kernels and not _adds_kinds(sequence, outer, inner)
     if len(outer.starts) < _MIN_REPETITIONS:
         # Two halves of a program may be the same but for an event that was lost.
         return is_marked(sequence, inner) or kernels <= _SMALL * own_kernels
@@ -468,6 +492,15 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
     if backward:
         return kernels <= _SMALL * own_kernels
     return not _is_request(sequence, outer, inner, kernels / max(1, own_kernels))
+
+
+def _adds_kinds(sequence: Activities, outer: Period, inner: Period) -> bool:
+    """Return whether outer periods hold kinds of activities that few inner ones do.
+
+    Otherwise they are so many inner ones, cut where these happen to differ.
+    """
+    in_outer, in_inner = (holding(sequence, p.starts, p.ends) for p in (outer, inner))
+    return bool(((in_outer >= _NEARLY_ALL) & (in_inner < _MAJORITY)).any())
 
 
 def _in_same_order(sequence: Activities, period: Period) -> bool:

@@ -86,6 +86,8 @@ class Activities:
     """Whether it copies a batch to the GPU."""
     heavy: Mask
     """Whether it is a GEMM, a convolution or attention."""
+    attends: Mask
+    """Whether it is attention."""
     reads: Mask
     """Whether the host reads a result or waits for one."""
     resets: Mask
@@ -111,7 +113,7 @@ class Activities:
             ones if pauses is None else pauses,
             yes if opens is None else opens,
             computes=yes, marks=yes, updates=no, backward=no, feeds=no, heavy=no, reads=no,
-            resets=no,
+            attends=no, resets=no,
             took=ones, times=np.cumsum(ones), threads=0 * ones, loads=0 * ones,
         )  # fmt: skip
 
@@ -362,9 +364,9 @@ def _recur(sequence: Activities, starts: Ints, ends: Ints) -> bool:
     Where some have other kernels than most have, and these come only after a few of the others,
     they are the beginning of a longer loop.
     """
-    number = np.searchsorted(starts, np.arange(len(sequence)), side="right") - 1
-    inside = sequence.computes & (number >= 0) & (np.arange(len(sequence)) < ends[-1])
-    pairs = np.unique(np.stack((number[inside], sequence.codes[inside])), axis=1)
+    codes = np.where(sequence.computes, sequence.codes, -1)
+    pairs = _held(codes, starts, ends)
+    pairs = pairs[:, pairs[1] >= 0]
     used = np.bincount(pairs[1], minlength=int(sequence.codes.max()) + 1)
     count = np.bincount(pairs[0], minlength=len(starts))
     common = np.bincount(pairs[0], used[pairs[1]] >= _MIN_KINDS, minlength=len(starts))
@@ -379,6 +381,20 @@ def _recur(sequence: Activities, starts: Ints, ends: Ints) -> bool:
     least = int(np.diff(others).min()) - 1
     chance = (1 - len(others) / len(starts)) ** (least * (len(others) - 1))
     return bool(chance >= _CHANCE)
+
+
+def _held(codes: Ints, starts: Ints, ends: Ints) -> Ints:
+    """List which segments hold which codes: pairs of their numbers."""
+    number = np.searchsorted(starts, np.arange(len(codes)), side="right") - 1
+    inside = (number >= 0) & (np.arange(len(codes)) < ends[number])
+    pairs: Ints = np.unique(np.stack((number[inside], codes[inside])), axis=1)
+    return pairs
+
+
+def holding(sequence: Activities, starts: Ints, ends: Ints) -> Floats:
+    """Return the part of segments that hold each code."""
+    codes = _held(sequence.codes, starts, ends)[1]
+    return np.bincount(codes, minlength=int(sequence.codes.max()) + 1) / len(starts)
 
 
 def _places(sequence: Activities) -> list[Ints]:

@@ -71,7 +71,8 @@ _RESETS = re.compile(
 """Names of kernels that set data up; those of random numbers have a category."""
 _REGION = r"_F\d*L\d+_\d+$|_l?\d+_gpu(?:__red)?$|\$ck_L\d+_\d+$|^__omp_offloading_.*_l\d+"
 """Names of OpenACC and OpenMP kernels: their numbers are lines, which distinguish loops."""
-_FLAGS = ("updates", "backward", "heavy", "feeds", "reads", "resets", "with_host")
+_KERNEL_FLAGS = ("updates", "backward", "heavy", "attends", "resets")
+_FLAGS = (*_KERNEL_FLAGS, "feeds", "reads", "with_host")
 _SCHEMA = {
     "launch_ns": pl.Int64(),
     "start_ns": pl.Int64(),
@@ -279,7 +280,7 @@ def _what(trace: Trace, table: str, rows: pl.Series) -> pl.DataFrame:
             names, on="code", how="left", maintain_order="left"
         )
         keys = [["code", *_SHAPE], ["code"], ["family"], ["category"]]
-        flags |= {flag: pl.col(flag) for flag in ("updates", "backward", "heavy", "resets")}
+        flags |= {flag: pl.col(flag) for flag in _KERNEL_FLAGS}
     elif table == "copies":
         frame = trace.table(table, ["kind", "bytes"])[rows]
         kind = pl.col("kind").cast(pl.String)
@@ -323,6 +324,7 @@ def _names(names: pl.Series) -> pl.DataFrame:
             ).to_series(),
             "updates": pl.Series([kind == "optimizer" for kind in kinds], dtype=pl.Boolean),
             "heavy": pl.Series([kind in _HEAVY for kind in kinds], dtype=pl.Boolean),
+            "attends": pl.Series([kind == "attention" for kind in kinds], dtype=pl.Boolean),
             "backward": pl.Series(
                 [bool(_BACKWARD.search(name)) for name in known], dtype=pl.Boolean
             ),
@@ -514,7 +516,7 @@ def _host_steps(trace: Trace, table: str) -> TraceSteps | None:
     sequence = Activities(
         codes=_numbered(calls["name"].to_physical()),
         pauses=np.maximum(calls["start_ns"].to_numpy() - before, 0),
-        opens=~no, computes=~no, marks=no, feeds=no, reads=no, resets=no,
+        opens=~no, computes=~no, marks=no, feeds=no, reads=no, resets=no, attends=no,
         updates=fits(_OPTIMIZER), backward=fits(_BACKWARD), heavy=fits(_LINEAR),
         took=(calls["end_ns"] - calls["start_ns"]).to_numpy(),
         times=calls["start_ns"].to_numpy(),
