@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import re
 import shutil
 from collections.abc import Iterator
@@ -46,6 +47,8 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     assert made.run_cell("%load_ext gpusight").success
     yield made
     atexit.unregister(made.atexit_operations)
+    # It would look for garbage among all that the tests before have left.
+    monkeypatch.setattr(gc, "collect", lambda: 0)
     made.atexit_operations()
 
 

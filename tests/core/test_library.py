@@ -186,7 +186,7 @@ def test_the_core_touches_nothing_outside_its_buffers(tmp_path: Path) -> None:
         SANITIZED: str(path),
         library.VARIABLE: "compiled",
         "LD_PRELOAD": asan,
-        # Half of the time would go into writing down where each small object was allocated.
+        # Nobody asks where each small object was allocated.
         "ASAN_OPTIONS": "detect_leaks=0:malloc_context_size=0",
         "PYTHONMALLOC": "malloc",  # so that it sees the ends of small objects
     }

@@ -123,19 +123,31 @@ def test_compare_names_what_changed(workspace: Workspace) -> None:
     ).items()
 
 
-def test_query_has_a_limit_and_pages(workspace: Workspace) -> None:
-    sql = "SELECT name, start_ns FROM kernels ORDER BY start_ns"
-    first = call(workspace, "query", capture=TIMELINE, sql=sql, limit=300)
-    assert first["rows_of_query"] == 370
-    rows, cursor = first["rows"], first.get("cursor")
-    assert len(rows) <= 300
-    while cursor:
-        more = call(workspace, "query", capture=TIMELINE, sql=sql, limit=300, cursor=cursor)
-        assert more["rows"]
-        rows += more["rows"]
-        cursor = more.get("cursor")
-    assert len(rows) == 370
-    assert [row[1] for row in rows] == sorted(row[1] for row in rows)
+@pytest.mark.parametrize(
+    ("sql", "rows", "first_page"),
+    [
+        ("SELECT end_ns, start_ns FROM kernels ORDER BY start_ns", 370, range(300, 301)),
+        # Long rows: as many as an answer has room for.
+        ("SELECT name, start_ns FROM kernels ORDER BY start_ns LIMIT 50", 50, range(20, 40)),
+    ],
+)
+def test_query_has_a_limit_and_pages(
+    workspace: Workspace, sql: str, rows: int, first_page: range
+) -> None:
+    answer = call(workspace, "query", capture=TIMELINE, sql=sql, limit=300)
+    assert answer["rows_of_query"] == rows
+    assert len(answer["rows"]) in first_page
+    found = answer["rows"]
+    while cursor := answer.get("cursor"):
+        answer = call(workspace, "query", capture=TIMELINE, sql=sql, limit=300, cursor=cursor)
+        assert answer["rows"]
+        found += answer["rows"]
+    assert len(found) == rows
+    starts = [row[1] for row in found]
+    assert starts == sorted(starts)
+
+
+def test_a_query_that_names_no_column_gets_the_columns(workspace: Workspace) -> None:
     assert "start_ns" in refused(
         workspace, "query", capture=TIMELINE, sql="SELECT nothing FROM kernels"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from functools import cached_property
 
 import polars as pl
 
@@ -65,7 +66,7 @@ class TraceColumn:
         return dtype == _DTYPES[self.kind]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TraceTable:
     """One table: what a row is, and its columns; rows are sorted by the first time column."""
 
@@ -82,7 +83,7 @@ class TraceTable:
         """Look a column up by name."""
         return next(c for c in self.columns if c.name == name)
 
-    @property
+    @cached_property  # read each time that a table is
     def column_names(self) -> tuple[str, ...]:
         """All column names, in order."""
         return tuple(c.name for c in self.columns)

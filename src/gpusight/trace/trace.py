@@ -254,7 +254,9 @@ class Trace:
                 self._extend(name, self._source.load(name, stored).rechunk())
             if len(stored) < len(missing):
                 self._extend(name, self.derive(f"{name}-nesting-1", lambda: self._nesting(name)))
-        return self._loaded[name].select(wanted)
+        loaded = self._loaded[name]
+        # Analyses ask thousands of times, and `select` would plan a query each time.
+        return pl.DataFrame([loaded.get_column(c) for c in wanted])
 
     def derive(self, key: str, compute: Callable[[], pl.DataFrame]) -> pl.DataFrame:
         """Compute something from the tables once, and find it again, in this process or the next.
