@@ -192,6 +192,31 @@ def test_what_cannot_be_answered_raises() -> None:
         gs.stats(DEMO, "osrt_sum")
 
 
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: gs.open(5), "5 is not a capture"),  # type: ignore[call-overload]
+        (lambda: gs.diagnose(5), "5 is not a capture"),  # type: ignore[arg-type]
+        (lambda: gs.ledger([DEMO]), "is not one capture"),  # type: ignore[arg-type]
+        (lambda: gs.whatif(DEMO, changes="x"), "changes are pairs"),  # type: ignore[arg-type]
+        (lambda: gs.whatif(DEMO, changes=[("go", "x")]), "one of: speedup, remove"),
+        (lambda: gs.ledger(DEMO, window="1s"), "pair of times"),  # type: ignore[arg-type]
+        (lambda: gs.ledger(DEMO, window=(5,)), "pair of times"),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_arguments_name_what_is_wanted(call: Callable[[], object], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        call()
+
+
+def test_a_notebook_names_the_time_that_an_answer_covers() -> None:
+    for made in (gs.kernels(DEMO), gs.ledger(DEMO), gs.diagnose(DEMO)):
+        bundle = made._repr_mimebundle_()
+        shown = bundle.get("text/html") or made._repr_html_()
+        assert "steps of about" in shown
+        assert "GPU busy" in shown
+
+
 def test_export(tmp_path: Path) -> None:
     files = gs.export(DEMO, tmp_path / "tables", to="parquet", tables=["kernels"])
     assert [f.name for f in files] == ["kernels.parquet"]

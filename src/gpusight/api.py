@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from gpusight.analysis.drill.drill_result import DrillResult
     from gpusight.analysis.orion.orion_build import OrionRefusal
+    from gpusight.analysis.scenario import ScenarioAction
     from gpusight.analysis.selection import Selection
     from gpusight.comparison.digest import Digest
     from gpusight.comparison.inputs import ComparisonInput
@@ -80,7 +81,7 @@ def open_captures(
     from gpusight.readers.open import open_trace
 
     if not isinstance(path, (str, os.PathLike)):
-        return [open_captures(p, cache=cache, pace=pace) for p in path]
+        return [open_captures(p, cache=cache, pace=pace) for p in _listed(path)]
     trace = open_trace(path, cache=cache)
     trace.pace = pace
     return trace
@@ -646,7 +647,7 @@ def diagnose(
     from gpusight.rules.diagnosis import DiagnoseOptions, diagnose_captures
     from gpusight.rules.user_rules import user_rules
 
-    given = [trace] if isinstance(trace, (str, os.PathLike, Trace)) else trace
+    given = _several(trace)
     question = DiagnoseOptions(
         selection=_selection(within, device, process),
         rules=rules,
@@ -1108,7 +1109,14 @@ def rank_digest(
 def _several(captures: Capture | Iterable[Capture]) -> list[Capture]:
     if isinstance(captures, (str, os.PathLike, Trace)):
         return [captures]
-    return list(captures)
+    return _listed(captures)
+
+
+def _listed(captures: Iterable[_Made]) -> list[_Made]:
+    """Give captures as a list; what is neither a path nor a list of them is no capture."""
+    if isinstance(captures, Iterable):
+        return list(captures)
+    raise UsageError(f"{captures!r} is not a capture", hint="pass a path, or what gs.open gives")
 
 
 def whatif(
@@ -1135,10 +1143,10 @@ def whatif(
     (fixes of rules), `graph`. `changes` come first, in the order given: pairs of an option of
     `gpusight whatif` and its value, such as `("speedup", "matmul=4x")`.
     """
-    from gpusight.analysis.scenario import ScenarioAction, parse_scenario, scenarios
+    from gpusight.analysis.scenario import parse_scenario, scenarios
     from gpusight.rules.scenario_changes import what_if as analysis
 
-    replayed = [parse_scenario(ScenarioAction(verb), text) for verb, text in changes]
+    replayed = [parse_scenario(action, text) for action, text in _actions(changes)]
     replayed += scenarios(
         speedup=speedup,
         precision=precision,
@@ -1154,6 +1162,20 @@ def whatif(
         capture, selection, scenarios=replayed, steps=steps, window=window, warmup=warmup
     )
     return WhatIfView(_with_warnings(answer, [capture]))
+
+
+def _actions(changes: Iterable[tuple[str, str]]) -> list[tuple[ScenarioAction, str]]:
+    """Check the pairs of `whatif`."""
+    from gpusight.analysis.scenario import ScenarioAction
+
+    try:
+        return [(ScenarioAction(verb), text) for verb, text in changes]
+    except (TypeError, ValueError) as error:
+        actions = ", ".join(action.value for action in ScenarioAction)
+        raise UsageError(
+            f"changes are pairs such as ('speedup', 'matmul=4x'), not {changes!r}",
+            hint=f"the first of a pair is one of: {actions}",
+        ) from error
 
 
 def sql(trace: Capture, query: str) -> View:
@@ -1294,7 +1316,11 @@ def _opened(trace: Capture) -> Trace:
     """Give a capture, opened where it is not yet."""
     from gpusight.readers.open import open_trace
 
-    return trace if isinstance(trace, Trace) else open_trace(trace)
+    if isinstance(trace, Trace):
+        return trace
+    if isinstance(trace, (str, os.PathLike)):
+        return open_trace(trace)
+    raise UsageError(f"{trace!r} is not one capture", hint="pass a path, or what gs.open gives")
 
 
 def _opened_or_job(trace: Capture) -> Trace:

@@ -81,6 +81,12 @@ def test_every_id_of_an_answer_is_explained(workspace: Workspace) -> None:
         assert event["related"]
 
 
+def test_a_finding_has_its_lines_of_code(workspace: Workspace) -> None:
+    answer = call(workspace, "explain", capture="torch_odd.json.gz", id="host-sync")
+    assert answer["lines"][0]["line"] == "`torch_odd.py:47 step`"
+    assert answer["lines"][0]["percent"] == 100
+
+
 def test_ids_are_those_of_the_command_line() -> None:
     page = gs.explain(DATA / TIMELINE, "kernels:17")
     assert page.meta is not None

@@ -680,3 +680,11 @@ def test_the_facts_of_a_headline_are_never_cut(width: int) -> None:
         "\n", " "
     )
     assert max(map(len, head.splitlines())) <= width
+
+
+def test_places_that_are_not_known_are_told_in_a_sentence() -> None:
+    made = diagnosis(finding("launch-bound", 30.0, where=(), where_time="Host time"))
+    page = DiagnosisView(made)._repr_html_()
+    assert '<p class="sub">Host time: the capture has no ranges or operators there' in page
+    assert "<table></table>" not in page
+    assert "<table><caption>" not in page

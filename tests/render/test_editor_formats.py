@@ -158,6 +158,50 @@ def test_where_nothing_is_found_older_findings_of_the_capture_are_cleared(tmp_pa
     assert lsp_diagnostics(made, tmp_path) == [{"uri": uri, "diagnostics": []}]
 
 
+def test_no_folder_of_the_machine_is_uploaded(tmp_path: Path) -> None:
+    made = diagnosis(finding("input-starved", 80.0, lines=LINES))
+    log = sarif_log(made, tmp_path)
+    assert "/home/ada" not in json.dumps(log)
+    [result] = check_sarif(log)["results"]
+    place = result["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert place == {"uri": "train.py", "uriBaseId": "%SRCROOT%"}
+    notes = log["runs"][0]["invocations"][0]["toolExecutionNotifications"]
+    assert any("--source-root" in note["message"]["text"] for note in notes)
+    [_, file] = lsp_diagnostics(made, tmp_path)
+    assert file["uri"] == "file:///home/ada/proj/src/train.py"  # an editor runs where files are
+
+
+def test_code_scanning_knows_severity_and_precision() -> None:
+    made = diagnosis(
+        finding("input-starved", 80.0, confidence=Confidence.HIGH),
+        finding("launch-bound", 10.0, confidence=Confidence.LOW),
+    )
+    rules = check_sarif(sarif_log(made))["tool"]["driver"]["rules"]
+    assert [
+        (rule["properties"]["problem.severity"], rule["properties"]["precision"]) for rule in rules
+    ] == [("error", "high"), ("recommendation", "low")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "sites", "shown"),
+    [
+        ([("<string>", 0.9), ("train.py", 0.1)], [], "train.py"),  # <string> is no file
+        ([("train.py", 0.004)], ["net.py(3): forward"], "net.py"),  # some other line is meant
+        ([], ["torchvision/resnet.py(89): forward", "net.py(3): forward"], "net.py"),
+        ([], ["torchvision/resnet.py(89): forward"], "torchvision/resnet.py"),  # all that is known
+    ],
+)
+def test_the_line_is_one_of_the_program(
+    lines: list[tuple[str, float]], sites: list[str], shown: str
+) -> None:
+    stack = tuple(StackLine(file, 7, "f", MS, share, ran=True) for file, share in lines)
+    where = tuple(FindingLocation("site", site) for site in sites)
+    made = diagnosis(finding("host-sync", 30.0, lines=stack, where=where))
+    [result] = check_sarif(sarif_log(made))["results"]
+    place = result["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert place["uri"] == shown
+
+
 def test_lines_that_only_a_name_has(tmp_path: Path) -> None:
     (tmp_path / "w.py").touch()
     sites = ("torch/utils/data.py(799): next in w.py(27): <module>", "w.py(13): blk", "no line")

@@ -283,6 +283,14 @@ def _explain_finding(workspace: Workspace, given: Mapping[str, Any], which: str)
         ]
         if isinstance(finding["where"], list)
         else None,
+        "lines": [
+            {
+                "line": quoted(_place(line), 300),
+                "ms": milliseconds(line["ns"]),
+                "percent": percent(line["share"]),
+            }
+            for line in finding.get("lines") or ()
+        ],
         "needs_first": finding.get("needs"),
         "expect": sentence(finding.get("afterwards") or ""),
         "caveats": sentence(finding.get("misleads") or ""),
@@ -291,6 +299,12 @@ def _explain_finding(workspace: Workspace, given: Mapping[str, Any], which: str)
     answer = without_empty(answer)
     locations = _locations(workspace, given, view, finding["rule"])
     return page(answer, "locations", locations, first_row(given))
+
+
+def _place(line: Mapping[str, Any]) -> str:
+    """Write a line of code with its path; native functions have neither file nor line."""
+    path = ":".join(str(line[key]) for key in ("file", "line") if line[key] is not None)
+    return f"{path} {line['function'] or ''}".strip()
 
 
 def _explain_rank(workspace: Workspace, given: Mapping[str, Any], which: str) -> ToolAnswer:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from gpusight.errors import DOCS_URL
+from gpusight.naming.source_files import is_library_file
 from gpusight.render.cell_text import safe_text
 from gpusight.render.diagnosis_summary import timeline_gain
 from gpusight.render.explanation import gain_phrase
@@ -36,8 +37,8 @@ WARNING_SHARE = 0.05
 """The same for a `warning`; with less it is a `note`."""
 LEVELS = ("error", "warning", "note")
 MAX_LINES = 5
-MIN_LINE_SHARE = 0.05
-"""Least share of a finding's time that a line after the first needs."""
+MIN_FIRST_SHARE, MIN_LINE_SHARE = 0.01, 0.05
+"""Least share of a finding's time that the first line needs, and a line after it."""
 _MAX_LINE_NUMBER = 2**31 - 1
 _SITE = re.compile(r"(?:.* in )?(?P<file>[^()\s][^()]*)\((?P<line>\d{1,9})\): (?P<function>.+)")
 """A line as torch.profiler writes it; behind ` in ` is that of the program itself."""
@@ -100,20 +101,25 @@ class SourceRoot:
 
     def uri(self, recorded: str) -> str:
         """Give the path below the root: of what is there, the longest end of the recorded one."""
-        parts = [part for part in _PARTS.split(recorded) if part not in ("", ".")]
-        while ".." in parts:
-            del parts[: parts.index("..") + 1]
-        for first in range(len(parts)):
-            end = "/".join(parts[first:])
-            if self._has(end):
-                return _escaped(end)
+        parts = _parts(recorded)
+        end = self._end_of(parts)
+        if end is not None:
+            return _escaped(end)
         self.missing.add(recorded)
         path = "/".join(parts) or "unknown"
         if recorded.startswith("/") or _DRIVE.match(recorded):
             return f"file:///{quote(path, safe='/:', errors='replace')}"
         return _escaped(path)
 
-    def _has(self, path: str) -> bool:
+    def has(self, recorded: str) -> bool:
+        """Return whether a recorded file is below the root."""
+        return self._end_of(_parts(recorded)) is not None
+
+    def _end_of(self, parts: Sequence[str]) -> str | None:
+        ends = ("/".join(parts[first:]) for first in range(len(parts)))
+        return next(filter(self._is_there, ends), None)
+
+    def _is_there(self, path: str) -> bool:
         try:
             return (self.path / path).is_file()
         except (OSError, ValueError):  # a name that no file system takes
@@ -127,6 +133,13 @@ class SourceRoot:
     def absolute(self, uri: str) -> str:
         """Give the address of a file for an editor."""
         return uri if uri.startswith("file:") else f"{self.path.as_uri()}/{uri}"
+
+
+def _parts(recorded: str) -> list[str]:
+    parts = [part for part in _PARTS.split(recorded) if part not in ("", ".")]
+    while ".." in parts:
+        del parts[: parts.index("..") + 1]
+    return parts
 
 
 def _escaped(path: str) -> str:
@@ -175,7 +188,7 @@ def notices(diagnosis: AnyDiagnosis, root: SourceRoot) -> list[str]:
     if root.missing:
         count = len(root.missing)
         files = "1 source file is" if count == 1 else f"{count} source files are"
-        texts.append(f"{files} not below the source root; paths are as recorded")
+        texts.append(f"{files} not below the source root; name the checkout with --source-root")
     return [safe_text(text) for text in texts]
 
 
@@ -221,15 +234,24 @@ def _lines_of(finding: TimelineFinding, root: SourceRoot) -> tuple[CodeLine, ...
     stacks = [
         _code_line(root, line.file, line.line, line.function, line.share, ran=line.ran)
         for line in finding.lines
-        if line.file and line.line
+        if line.file and line.line and _is_file(line.file) and line.share >= MIN_FIRST_SHARE
     ]
-    sites = (_SITE.fullmatch(place.name) for place in finding.where if place.kind == "site")
-    named = [
-        _code_line(root, site["file"], int(site["line"]), site["function"], None, ran=False)
-        for site in sites
-        if site
-    ]
-    return _foremost(stacks or _distinct(named))
+    if stacks:
+        return _foremost(stacks)
+    found = (_SITE.fullmatch(place.name) for place in finding.where if place.kind == "site")
+    sites = [site for site in found if site and _is_file(site["file"])]
+    own = [site for site in sites if root.has(site["file"]) or not is_library_file(site["file"])]
+    return _foremost(
+        _distinct(
+            _code_line(root, site["file"], int(site["line"]), site["function"], None, ran=False)
+            for site in own or sites
+        )
+    )
+
+
+def _is_file(recorded: str) -> bool:
+    """Return whether code is in a file: that of `exec` has names such as `<string>`."""
+    return not recorded.startswith("<")
 
 
 def _code_line(

@@ -88,9 +88,9 @@ def diagnosis_to_markdown(
 
 
 def _fragment(diagnosis: AnyDiagnosis, *, limit: int | None) -> Markup:
-    from gpusight.render.html.diagnosis_page import diagnosis_to_fragment
+    from gpusight.render.html.diagnosis_page import notebook_fragment
 
-    return diagnosis_to_fragment(diagnosis, limit=limit)
+    return notebook_fragment(diagnosis, limit=limit)
 
 
 def _page(diagnosis: AnyDiagnosis, *, limit: int | None = None, details: int = 0) -> str:

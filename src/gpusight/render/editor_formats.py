@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 SOURCE_ROOT_ID = "%SRCROOT%"
 FINGERPRINT = "gpusightFinding/v1"
+_SEVERITIES = {"error": "error", "warning": "warning", "note": "recommendation"}
 _MAX_TEXT = 1000
 """GitHub takes 1,024 characters of a description."""
 
@@ -87,8 +88,13 @@ def _sarif_rule(finding: CodeFinding) -> dict[str, Any]:
             "markdown": f"{finding.help_text}{example}\n\n[Documentation]({finding.help_uri})",
         },
         "helpUri": finding.help_uri,
-        "defaultConfiguration": {"level": "warning"},
-        "properties": {"tags": ["performance", "gpu"]},
+        "defaultConfiguration": {"level": finding.level},
+        "properties": {
+            "tags": ["performance", "gpu"],
+            # What code scanning sorts and filters alerts by.
+            "precision": finding.properties["confidence"],
+            "problem.severity": _SEVERITIES[finding.level],
+        },
     }
 
 
@@ -122,9 +128,9 @@ def _sarif_result(finding: CodeFinding, rule_index: int, capture: dict[str, Any]
 
 
 def _sarif_line(line: CodeLine) -> dict[str, Any]:
-    artifact = {"uri": line.uri}
-    if not line.uri.startswith("file:"):
-        artifact["uriBaseId"] = SOURCE_ROOT_ID
+    is_elsewhere = line.uri.startswith("file:")  # logs are uploaded: no folders of the machine
+    uri = line.uri.rpartition("/")[2] if is_elsewhere else line.uri
+    artifact = {"uri": uri, "uriBaseId": SOURCE_ROOT_ID}
     physical = {"artifactLocation": artifact, "region": {"startLine": line.line}}
     return {"physicalLocation": physical}
 

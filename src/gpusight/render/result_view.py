@@ -186,7 +186,7 @@ class Result:
         return html_page(self.title, window, markup(self._fragment(limit, **options)))
 
     def _repr_html_(self) -> str:
-        return self._fragment(self._renderer.look.limit)
+        return self._fragment(self._renderer.look.limit, is_headed=True)
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         """Give notebooks the interactive chart above the tables, which are read without it too."""
@@ -213,12 +213,12 @@ class Result:
 
         return NotebookPage(self.to_html(), self.title, height or PAGE_HEIGHT)
 
-    def _fragment(self, limit: int | None, **options: Any) -> str:
+    def _fragment(self, limit: int | None, *, is_headed: bool = False, **options: Any) -> str:
         if self._renderer.fragment is not None:
             return str(self._renderer.fragment(self.answer, limit=limit, **options))
         from gpusight.render.html.html_templates import to_html
 
-        return str(to_html(self._tables("html", **options), limit=limit))
+        return str(to_html(self._tables("html", **options), limit=limit, is_headed=is_headed))
 
     @property
     def has_page(self) -> bool:

@@ -594,6 +594,14 @@ def _by_time(
     trace: Trace, detected: DetectedSteps, window: Bounds, whole: tuple[int, int]
 ) -> StepWindow:
     """Take a span of time; `whole` is that of the selected activity."""
+    match window:  # what comes from Python may be anything
+        case (None | int() | float(), None | int() | float()):
+            pass
+        case _:
+            raise UsageError(
+                f"a window is a pair of times, not {window!r}",
+                hint="window=(start_ns, end_ns) in nanoseconds, None for an open end",
+            )
     start = whole[0] if window[0] is None else window[0]
     end = whole[1] if window[1] is None else window[1]
     if start >= whole[1] or end <= whole[0] or start >= end:

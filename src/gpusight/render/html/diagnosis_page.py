@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusight.render import diagnosis_summary as parts
+from gpusight.render.cell_text import html_text
 from gpusight.render.charts.chart_colors import LIGHT
-from gpusight.render.diagnosis_summary import diagnosis_head, measured_kernel_table
+from gpusight.render.diagnosis_summary import (
+    diagnosis_head,
+    kernels_head,
+    measured_kernel_table,
+)
 from gpusight.render.diagnosis_text import explained_kernels
 from gpusight.render.explanation import explain_kernel, kernel_overview
 from gpusight.render.html.html_templates import html_page, markup, render, to_html
@@ -28,10 +33,18 @@ _EXPLAINED = 3
 """Findings or kernels that a notebook explains."""
 
 
-def diagnosis_to_fragment(
-    diagnosis: AnyDiagnosis, *, limit: int | None, details: int = _EXPLAINED
-) -> Markup:
-    """Write a diagnosis as HTML for a notebook; 0 for all."""
+def notebook_fragment(diagnosis: AnyDiagnosis, *, limit: int | None) -> Markup:
+    """Write a diagnosis as HTML for a notebook, below what was looked at; 0 for all."""
+    if isinstance(diagnosis, KernelReportDiagnosis):
+        head = kernels_head(diagnosis)
+    else:
+        head = diagnosis_head(timeline_of(diagnosis))
+    fragment = diagnosis_to_fragment(diagnosis, limit=limit, details=_EXPLAINED)
+    return markup(f"<p><b>{html_text(head)}</b></p>\n{fragment}")
+
+
+def diagnosis_to_fragment(diagnosis: AnyDiagnosis, *, limit: int | None, details: int) -> Markup:
+    """Write a diagnosis as a part of a page; 0 for all."""
     limit = limit or 0
     if isinstance(diagnosis, KernelReportDiagnosis):
         return _kernels_to_fragment(diagnosis, limit=limit, details=details)

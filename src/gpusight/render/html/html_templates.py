@@ -173,9 +173,12 @@ def theme_variables(theme: ChartTheme) -> str:
     return "".join(f"--{name}:{color};" for name, color in colors.items())
 
 
-def to_html(result: Answer, *, limit: int | None = None) -> Markup:
-    """Write a result as HTML without styles, as notebooks show it."""
-    return render("result.html", result=result, limit=limit)
+def to_html(result: Answer, *, limit: int | None = None, is_headed: bool = False) -> Markup:
+    """Write a result as HTML without styles, as notebooks show it.
+
+    With `is_headed` its title has the time that it covers, which pages have in their own heading.
+    """
+    return render("result.html", result=result, limit=limit, is_headed=is_headed)
 
 
 @dataclass(frozen=True, slots=True)
