@@ -199,7 +199,7 @@ def test_details_have_everything_else() -> None:
         "           Replay without it (high confidence: all was measured)",
         "   data      8.000 ms  Time in `data` per step",
         "           1.500 GB/s  Rate of it",
-        "   where   time by range and call (same time):",
+        "   where   time by range and call (the same time, seen 2 ways):",
         "           8.000 ms  range data, 1 per step",
         "                     call cudaFree, 5 in 10 steps",
         "   fix     Move `data` off the thread.",

@@ -236,6 +236,41 @@ def test_idle_time_is_explained(path: Path) -> None:
             assert diagnosis.plan
 
 
+DRAWS_ON = {
+    **dict.fromkeys(("exposed-copy", "pageable-copy", "small-transfers"), ("copy", "idle")),
+    **dict.fromkeys(
+        (*HOST_FIXES, "between-steps", "blocking-launches", "recompilation"), ("idle",)
+    ),
+    **dict.fromkeys(("gil-contention", "alloc-churn", "dependency-stall"), ("idle",)),
+    "exposed-communication": ("communication", "idle"),
+}
+"""What a fix can shorten at most, by rule; those of GPU work may shorten all of the window."""
+ROUNDING_NS = 1_000
+
+
+@pytest.mark.parametrize("path", TIMELINES, ids=lambda path: path.name)
+def test_no_finding_claims_more_than_its_entries_of_the_ledger(path: Path) -> None:
+    if path.suffix in {".txt", ".pickle"} or "averages" in path.name:
+        return  # no timeline
+    answer = diagnosed_file(path)
+    if not isinstance(answer, TimelineDiagnosis):
+        return
+    for diagnosis in (answer, *(s.diagnosis for s in answer.sections if s.diagnosis is not None)):
+        devices = diagnosis.ledger.devices
+        length_ns = diagnosis.ledger.end_ns - diagnosis.ledger.start_ns
+        for finding in diagnosis.findings:
+            entries = DRAWS_ON.get(finding.rule)
+            most_ns = length_ns
+            if entries is not None:  # of the GPU that has most of it: which one a fix is about
+                most_ns = max(sum(device.ns(entry) for entry in entries) for device in devices)
+            assert (finding.recoverable_ns or 0.0) <= 1.001 * most_ns + ROUNDING_NS, finding.title
+            shares = (e.value for e in finding.evidence if e.metric == "exposed_share")
+            if finding.rule == "exposed-communication":
+                most_share = max(d.ns("communication") for d in devices) / length_ns
+                assert next(shares) <= 1.001 * most_share
+            assert (finding.saved_ns or 0.0) <= 1.001 * length_ns + ROUNDING_NS, finding.title
+
+
 def test_debug_settings_of_the_environment_are_named(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     path.write_bytes((DATA / "dataload.sqlite").read_bytes())

@@ -415,7 +415,7 @@ def where_heading(finding: TimelineFinding) -> str:
     kinds = list(dict.fromkeys(location.kind for location in finding.where))
     if len(kinds) < 2:
         return finding.where_time
-    views = f"{', '.join(kinds[:-1])} and {kinds[-1]} (same time)"
+    views = f"{', '.join(kinds[:-1])} and {kinds[-1]} (the same time, seen {len(kinds)} ways)"
     return f"{finding.where_time or 'time'} by {views}"
 
 

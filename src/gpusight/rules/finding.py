@@ -183,7 +183,8 @@ class PastPredictions:
 
 
 def _off(error: float) -> str:
-    return f"{1 + error:.0f}x too long" if error >= _MANY_TIMES else f"{error:.0%} off"
+    many = f"{1 + error:.0f} times the measured time"
+    return many if error >= _MANY_TIMES else f"{error:.0%} off"
 
 
 @cache
