@@ -450,6 +450,16 @@ def test_a_fix_that_saves_more_than_alone_says_why(
     assert gain == f"alone saves 200 µs/step (2.0%); {why}"
 
 
+def test_a_fix_that_saves_more_than_it_takes_names_whose_time_it_is() -> None:
+    """Both fixes are needed for that time: the first alone saves none of it."""
+    second = replace(finding("b", 2.0, saved_ns=2.9 * MS), measured_ns=2.0 * MS)
+    gain = timeline_gain(diagnosis(finding("a", 4.0), second), second)
+    assert gain == (
+        "alone saves 200 µs/step (2.0%); after fix 1 saves 290 µs/step (2.9%): its own 200 "
+        "µs/step, the rest is time of fix 1 that saves nothing before this one"
+    )
+
+
 def test_notes_start_with_what_matters_most() -> None:
     lost, suspected = "3 kernels were lost", "CUDA profiling might have not been started correctly."
     made = diagnosis(incomplete=(suspected, lost), notes=("graphs are opaque", "a sample"))

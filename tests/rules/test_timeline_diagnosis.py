@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import gpusight as gs
-from gpusight.render.diagnosis_summary import diagnosis_head
+from gpusight.render.diagnosis_summary import diagnosis_head, timeline_gain
 from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from tests.rules.timeline.gpu_traces import ADD, GEMM, program
@@ -269,6 +269,10 @@ def test_no_finding_claims_more_than_its_entries_of_the_ledger(path: Path) -> No
                 most_share = max(d.ns("communication") for d in devices) / length_ns
                 assert next(shares) <= 1.001 * most_share
             assert (finding.saved_ns or 0.0) <= 1.001 * length_ns + ROUNDING_NS, finding.title
+            if finding.saved_ns and finding.measured_ns is not None:
+                own_ns = max(finding.measured_ns, finding.recoverable_ns or 0.0)
+                more = finding.in_plan and finding.saved_ns > 1.02 * own_ns
+                assert not more or "the rest is time of" in timeline_gain(diagnosis, finding)
 
 
 def test_debug_settings_of_the_environment_are_named(tmp_path: Path) -> None:

@@ -236,6 +236,8 @@ class TimelineFinding:
     """`one line`, `config` or `rewrite`."""
     lines: tuple[StackLine, ...] = ()
     """Lines of the program behind it, the largest first, where stacks were recorded."""
+    measured_ns: float | None = None
+    """Time of the window that the problem takes as measured; None where its rule does not say."""
 
     @property
     def is_upper_bound(self) -> bool:

@@ -158,10 +158,9 @@ def _sync_notes(context: RuleContext, result: WhatIf, scenarios: Sequence[Scenar
         return []
     saving = format_time(saved_ns / result.per_step, digits=3)
     more = f"{_SYNC_RULE} of diagnose saves {saving}{'/step' * bool(result.steps)}"
-    return [
-        f"without sync: calls and copies stay, and do not block. {more}: its fix also removes the "
-        f"copies that read values back (--apply {_SYNC_RULE})",
-    ]
+    kept = "without sync: calls and copies stay, and do not block"
+    removed = f"its fix also removes the copies that read values back (--apply {_SYNC_RULE})"
+    return [f"{kept}. {more}: {removed}"]
 
 
 def _numbers_to_rules(
