@@ -131,6 +131,21 @@ def test_without_synchronization_host_and_gpu_run_side_by_side() -> None:
     assert 300 < saved_us(loop(), ScenarioAction.REMOVE, "sync") < 420
 
 
+@needs_shared
+def test_removed_syncs_name_what_the_fix_of_diagnose_saves_in_addition() -> None:
+    capture = SHARED / "nsys" / "item.sqlite"
+    (finding,) = (
+        row
+        for row in gpusight.diagnose(capture).to_dict()["findings"]
+        if row["rule"] == "host-sync"
+    )
+    view = gpusight.whatif(capture, remove="sync")
+    saving = format_time(finding["recoverable_ns_per_step"], digits=3)
+    assert any(f"host-sync of diagnose saves {saving}/step" in note for note in view.notes)
+    applied = gpusight.whatif(capture, apply="host-sync").to_dict()
+    assert applied["changes"][0]["alone_ns"] == pytest.approx(finding["recoverable_ns"], rel=0.01)
+
+
 def test_a_host_twice_as_fast_halves_what_it_does_itself() -> None:
     # 300 us of data, 50 of allocating and 229 of Python are its own; waits stay.
     assert saved_us(loop(), ScenarioAction.SPEEDUP, "host=2x") == pytest.approx(289, abs=10)

@@ -199,7 +199,7 @@ def test_details_have_everything_else() -> None:
         "           Replay without it (high confidence: all was measured)",
         "   data      8.000 ms  Time in `data` per step",
         "           1.500 GB/s  Rate of it",
-        "   where   time by range and call (same time):",
+        "   where   time by range and call (the same time, seen 2 ways):",
         "           8.000 ms  range data, 1 per step",
         "                     call cudaFree, 5 in 10 steps",
         "   fix     Move `data` off the thread.",
@@ -448,6 +448,16 @@ def test_a_fix_that_saves_more_than_alone_says_why(
     ]
     gain = timeline_gain(diagnosis(*made), made[findings.index(rule)])
     assert gain == f"alone saves 200 µs/step (2.0%); {why}"
+
+
+def test_a_fix_that_saves_more_than_it_takes_names_whose_time_it_is() -> None:
+    """Both fixes are needed for that time: the first alone saves none of it."""
+    second = replace(finding("b", 2.0, saved_ns=2.9 * MS), measured_ns=2.0 * MS)
+    gain = timeline_gain(diagnosis(finding("a", 4.0), second), second)
+    assert gain == (
+        "alone saves 200 µs/step (2.0%); after fix 1 saves 290 µs/step (2.9%): its own 200 "
+        "µs/step, the rest is time of fix 1 that saves nothing before this one"
+    )
 
 
 def test_notes_start_with_what_matters_most() -> None:

@@ -44,7 +44,9 @@ def test_the_text_names_the_group_where_the_rule_has_too_few_pairs() -> None:
         "worst 23% off)"
     )
     assert " similar fixes (host-sync) were 7% off" in own.text("alloc-churn")
-    assert "worst 155x too long)" in PastPredictions("copies", 9, 2, 0.1, 154.4).text("x")
+    assert "worst 155 times the measured time)" in PastPredictions("copies", 9, 2, 0.1, 154.4).text(
+        "x"
+    )
     assert "3 captures, 1 program;" in PastPredictions("copies", 3, 1, 0.1, 0.2).text("x")
 
 

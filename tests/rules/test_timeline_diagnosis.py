@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import gpusight as gs
-from gpusight.render.diagnosis_summary import diagnosis_head
+from gpusight.render.diagnosis_summary import diagnosis_head, timeline_gain
 from gpusight.rules.diagnosis import TimelineDiagnosis
 from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from tests.rules.timeline.gpu_traces import ADD, GEMM, program
@@ -234,6 +234,45 @@ def test_idle_time_is_explained(path: Path) -> None:
             first = {finding.rule for finding in diagnosis.findings[:3]}
             assert first & EXPLAINS_IDLE_TIME, first
             assert diagnosis.plan
+
+
+DRAWS_ON = {
+    **dict.fromkeys(("exposed-copy", "pageable-copy", "small-transfers"), ("copy", "idle")),
+    **dict.fromkeys(
+        (*HOST_FIXES, "between-steps", "blocking-launches", "recompilation"), ("idle",)
+    ),
+    **dict.fromkeys(("gil-contention", "alloc-churn", "dependency-stall"), ("idle",)),
+    "exposed-communication": ("communication", "idle"),
+}
+"""What a fix can shorten at most, by rule; those of GPU work may shorten all of the window."""
+ROUNDING_NS = 1_000
+
+
+@pytest.mark.parametrize("path", TIMELINES, ids=lambda path: path.name)
+def test_no_finding_claims_more_than_its_entries_of_the_ledger(path: Path) -> None:
+    if path.suffix in {".txt", ".pickle"} or "averages" in path.name:
+        return  # no timeline
+    answer = diagnosed_file(path)
+    if not isinstance(answer, TimelineDiagnosis):
+        return
+    for diagnosis in (answer, *(s.diagnosis for s in answer.sections if s.diagnosis is not None)):
+        devices = diagnosis.ledger.devices
+        length_ns = diagnosis.ledger.end_ns - diagnosis.ledger.start_ns
+        for finding in diagnosis.findings:
+            entries = DRAWS_ON.get(finding.rule)
+            most_ns = length_ns
+            if entries is not None:  # of the GPU that has most of it: which one a fix is about
+                most_ns = max(sum(device.ns(entry) for entry in entries) for device in devices)
+            assert (finding.recoverable_ns or 0.0) <= 1.001 * most_ns + ROUNDING_NS, finding.title
+            shares = (e.value for e in finding.evidence if e.metric == "exposed_share")
+            if finding.rule == "exposed-communication":
+                most_share = max(d.ns("communication") for d in devices) / length_ns
+                assert next(shares) <= 1.001 * most_share
+            assert (finding.saved_ns or 0.0) <= 1.001 * length_ns + ROUNDING_NS, finding.title
+            if finding.saved_ns and finding.measured_ns is not None:
+                own_ns = max(finding.measured_ns, finding.recoverable_ns or 0.0)
+                more = finding.in_plan and finding.saved_ns > 1.02 * own_ns
+                assert not more or "the rest is time of" in timeline_gain(diagnosis, finding)
 
 
 def test_debug_settings_of_the_environment_are_named(tmp_path: Path) -> None:

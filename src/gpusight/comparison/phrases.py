@@ -301,10 +301,12 @@ def busy_phrase(comparison: Comparison) -> str:
 
 
 def bottleneck_sentence(comparison: Comparison) -> str:
-    """Name the bottleneck before and after, with its evidence: what the host needs, GPU busy."""
+    """Name the bottleneck before and after, with its evidence: the host's part, GPU busy."""
     sides = (comparison.before, comparison.after)
     needs = ""
     if sides[1].limit == HOST and all(side.host_share is not None for side in sides):
         shares = " -> ".join(dict.fromkeys(format_share(side.host_share) for side in sides))
-        needs = f"it needs {shares} of {whole(comparison)[0]}, "
+        needs = (
+            f"with instant GPU work {whole(comparison)[0]} would still take {shares} of its time, "
+        )
     return f"{bottleneck_phrase(comparison)} ({needs}{busy_phrase(comparison)})."

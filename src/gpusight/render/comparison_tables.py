@@ -117,7 +117,7 @@ def side_line(side: ComparedSide) -> str:
     """Describe the captures of a side in one line."""
     limit = "" if side.limit == NOTHING else f", bottleneck: {in_words(side.limit)}"
     if side.limit == HOST and side.host_share is not None:
-        limit += f" (needs {units.format_share(side.host_share)})"
+        limit += f" ({units.format_share(side.host_share)} of the time with instant GPU work)"
     return f"{_captures(side)}: {side_facts(side)}{limit}"
 
 

@@ -372,7 +372,12 @@ def timeline_gain(diagnosis: TimelineDiagnosis, finding: TimelineFinding) -> str
     after = {0: "in the plan", 1: f"after fix {row}"}.get(
         above, f"after fixes {row + 1 - above}-{row}"
     )
-    if (finding.saved_ns or 0.0) > finding.recoverable_ns:
+    own_ns = max(finding.measured_ns or 0.0, finding.recoverable_ns)
+    if above and finding.measured_ns is not None and (finding.saved_ns or 0.0) > 1.01 * own_ns:
+        others = "fix 1" if row == 1 else "the fixes above"
+        own = f"{per_step(diagnosis, own_ns)}{unit}"
+        why = f"its own {own}, the rest is time of {others} that saves nothing before this one"
+    elif (finding.saved_ns or 0.0) > finding.recoverable_ns:
         why = "the time that it saves is hidden behind other work now"
     else:
         why = "other fixes save the rest" if above else "later fixes save the rest"
@@ -415,7 +420,7 @@ def where_heading(finding: TimelineFinding) -> str:
     kinds = list(dict.fromkeys(location.kind for location in finding.where))
     if len(kinds) < 2:
         return finding.where_time
-    views = f"{', '.join(kinds[:-1])} and {kinds[-1]} (same time)"
+    views = f"{', '.join(kinds[:-1])} and {kinds[-1]} (the same time, seen {len(kinds)} ways)"
     return f"{finding.where_time or 'time'} by {views}"
 
 

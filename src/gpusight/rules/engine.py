@@ -473,6 +473,7 @@ def _timeline_finding(context: RuleContext, case: _Case) -> TimelineFinding:
         needs=match.needs,
         effort=match.effort or rule.effort,
         lines=tuple(replace(line, ns=line.ns * scale) for line in match.lines),
+        measured_ns=None if match.measured_ns is None else match.measured_ns * scale,
     )
     is_amd = context.gpu is not None and context.gpu.vendor == "AMD"
     return _in_amd_words(finding) if is_amd and rule.id in TIMELINE_RULES else finding

@@ -183,7 +183,8 @@ class PastPredictions:
 
 
 def _off(error: float) -> str:
-    return f"{1 + error:.0f}x too long" if error >= _MANY_TIMES else f"{error:.0%} off"
+    many = f"{1 + error:.0f} times the measured time"
+    return many if error >= _MANY_TIMES else f"{error:.0%} off"
 
 
 @cache
@@ -235,6 +236,8 @@ class TimelineFinding:
     """`one line`, `config` or `rewrite`."""
     lines: tuple[StackLine, ...] = ()
     """Lines of the program behind it, the largest first, where stacks were recorded."""
+    measured_ns: float | None = None
+    """Time of the window that the problem takes as measured; None where its rule does not say."""
 
     @property
     def is_upper_bound(self) -> bool:

@@ -44,7 +44,8 @@ class FindingLocation:
     """Where to look: a range, a kernel, an operator, a call, a line."""
 
     kind: str
-    """`range`, `kernel`, `operator`, `call`, `site`, `step`, `stream` or `thread`."""
+    """`range`, `kernel`, `chain` (of kernels), `operator`, `call`, `site`, `step`, `stream` or
+    `thread`."""
     name: str
     ns: float | None = None
     """Its time that the finding is about, in the sample."""

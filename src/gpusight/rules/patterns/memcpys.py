@@ -79,12 +79,16 @@ def not_in_graphs(context: RuleContext) -> Ints:
     return calls
 
 
-def computing(context: RuleContext) -> dict[int, Intervals]:
-    """Return the times in which each GPU computes; communication does not count."""
+def computing(context: RuleContext, *, or_copying: bool = False) -> dict[int, Intervals]:
+    """Return the times in which each GPU computes; communication does not count.
+
+    With `or_copying` also those in which it copies: what is left is `communication` of the ledger.
+    """
     computes = pl.col("kind").is_in(["kernel", "graph"]) & (
         pl.col("category").fill_null("other") != COMMUNICATION
     )
-    return _spans_by_device(context.ops.filter(computes))
+    copies = pl.col("kind").is_in(["copy", "memset"]) & or_copying
+    return _spans_by_device(context.ops.filter(computes | copies))
 
 
 def _spans_by_device(rows: pl.DataFrame) -> dict[int, Intervals]:
@@ -169,9 +173,10 @@ class ExposedTime:
     ns: int
 
 
-def most_exposed(context: RuleContext, rows: pl.DataFrame) -> ExposedTime:
-    """Find the GPU on which these activities ran longest without any computation."""
-    covers = computing(context)
+def most_exposed(
+    context: RuleContext, rows: pl.DataFrame, covers: dict[int, Intervals]
+) -> ExposedTime:
+    """Find the GPU on which these activities ran longest outside of the spans that cover them."""
     window = context.schedule.start_ns, context.schedule.end_ns
     exposed = [
         ExposedTime(device, subtract(clip(spans, *window), covers.get(device, _EMPTY)).length_ns)

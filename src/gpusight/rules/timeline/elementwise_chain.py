@@ -192,7 +192,7 @@ def _costliest(context: RuleContext, chain: Ints) -> tuple[FindingLocation, ...]
     )
     return tuple(
         FindingLocation(
-            "kernel", label + (f" → … ({n} kernels)" if n > _MAX_SHOWN else ""), float(ns), count
+            "chain", label + (f" → … ({n} kernels)" if n > _MAX_SHOWN else ""), float(ns), count
         )
         for label, n, ns, count in sums.head(2).iter_rows()
     )

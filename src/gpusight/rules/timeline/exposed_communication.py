@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.patterns.memcpys import ExposedTime
     from gpusight.rules.rule import RuleVerdict
+    from gpusight.trace.intervals import Intervals
 
 
 MIN_EXPOSED_SHARE = Threshold(
@@ -85,7 +86,7 @@ with model.no_sync():  # during gradient accumulation
         rows = context.kernels.filter(pl.col("category") == "communication")
         if rows.is_empty():
             return CLEAN
-        exposed = memcpys.most_exposed(context, rows)
+        exposed = memcpys.most_exposed(context, rows, _covers(context))
         if exposed.ns < MIN_EXPOSED_SHARE.value * context.length_ns:
             return CLEAN
         return _match(context, rows, exposed)
@@ -95,8 +96,13 @@ with model.no_sync():  # during gradient accumulation
         return gpu_work(context, finding, pl.col("category") == "communication")
 
 
+def _covers(context: RuleContext) -> dict[int, Intervals]:
+    """Return the times in which other work of each GPU hides communication, as in the ledger."""
+    return memcpys.computing(context, or_copying=True)
+
+
 def _match(context: RuleContext, rows: pl.DataFrame, exposed: ExposedTime) -> RuleMatch:
-    exposed_ns = memcpys.not_covered(rows, memcpys.computing(context))
+    exposed_ns = memcpys.not_covered(rows, _covers(context))
     rows = rows.with_columns(pl.Series("exposed_ns", exposed_ns, pl.Int64))
     trace = context.trace
     has_names = trace.has("collectives")

@@ -69,7 +69,7 @@ torch.cuda.current_stream().wait_stream(copying)
             ~pl.col("pageable").fill_null(value=False),
             pl.col("exposed_ns") > 0,
         )
-        exposed = memcpys.most_exposed(context, rows)
+        exposed = memcpys.most_exposed(context, rows, memcpys.computing(context))
         if exposed.ns < MIN_EXPOSED_SHARE.value * context.length_ns:
             return CLEAN
         moved = memcpys.by_way(rows)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.gpu_schedule import CallKind, OpKind
+from gpusight.analysis.gpu_schedule import CallKind, OpKind, kind_of
 from gpusight.analysis.ledger.device_ledger import build_ledger
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import without_host_time
@@ -230,11 +230,16 @@ def _match(
     knows_host = host_unknown(context) is None
     parts = [
         context.evidence(
-            f"idle_{cause.name.lower()}_ns", by_cause[cause], "ns", f"Idle: {_DOING[cause]}"
+            f"idle_{cause.name.lower()}_ns",
+            by_cause[cause],
+            "ns",
+            f"Idle: {_doing(cause, activity[cause])}",
         )
         for cause in causes
     ]
     what, meaning = _TITLES[cause]
+    in_copies = cause is IdleCause.LAUNCHING and _is_copying(activity[cause])
+    what = "host time in copy calls" if in_copies else what
     # Another finding has part of it: this is the rest.
     is_rest = others and by_cause[cause] < MIN_WHOLE_SHARE.value * idle_ns(context, cause)
     what = f"Other {what}" if is_rest else f"{what[0].upper()}{what[1:]}"
@@ -303,6 +308,17 @@ def _is_before_all(context: RuleContext, queued_ns: int) -> bool:
     first_ns = min(ns for ns in starts if isinstance(ns, int))
     waited_ns = first_ns - context.schedule.start_ns
     return 2 * waited_ns > queued_ns
+
+
+def _doing(cause: IdleCause, activity: tuple[FindingLocation, ...]) -> str:
+    """Say what happens while the GPU is idle."""
+    in_copies = cause is IdleCause.LAUNCHING and _is_copying(activity)
+    return "host is in copy calls" if in_copies else _DOING[cause]
+
+
+def _is_copying(activity: tuple[FindingLocation, ...]) -> bool:
+    """Return whether the call with most of the idle time copies memory: it launches no kernel."""
+    return kind_of(_top_call(activity).strip("`")) is CallKind.COPY
 
 
 def _top_call(activity: tuple[FindingLocation, ...]) -> str:
@@ -417,7 +433,7 @@ def _fix(
         before = named(activity[cause], "kernel", most=1)
         until = f", mostly before {before}" if before else ""
         share = format_share(by_cause[cause] / total_ns)
-        doing = _DOING[cause].replace("host ", "the host ", 1)
+        doing = _doing(cause, activity[cause]).replace("host ", "the host ", 1)
         sentences.append(f"In {share} of the idle time, {doing}{inside}{until}.")
     if threads and causes[0] is not IdleCause.QUEUED:
         launched_by = named(tuple(threads), "thread")
@@ -425,6 +441,8 @@ def _fix(
         who, launch = ("The thread", "launches") if is_one else ("The threads", "launch")
         sentences.append(f"{who} {launched_by} then {launch} the next GPU activity.")
     advice = _EARLY if early else _ADVICE[causes[0]]
+    if causes[0] is IdleCause.LAUNCHING and _is_copying(activity[causes[0]]):
+        advice = _COPY_ADVICE
     if causes[0] is IdleCause.QUEUED and not early:
         graphs = "" if _uses_graphs(context) else "CUDA graphs and "
         advice = f"{advice} {graphs}{'f' if graphs else 'F'}used kernels shorten them."
@@ -468,6 +486,12 @@ _ADVICE = {
 }
 
 
+_COPY_ADVICE = (
+    "A call that copies pageable memory returns when the copy is done. Copy from pinned memory, "
+    "asynchronously, and in fewer and larger copies."
+)
+
+
 def _uses_graphs(context: RuleContext) -> bool:
     is_graph = context.schedule.ops.kind == OpKind.GRAPH
     return bool(is_graph.any() or (context.schedule.calls.kind == CallKind.GRAPH).any())
@@ -509,6 +533,8 @@ def _code(context: RuleContext, cause: IdleCause, activity: tuple[FindingLocatio
         change = framework.choose(torch=_TORCH_LOADER, cuda=_CUDA_AHEAD, jax=_JAX_AHEAD)
     elif cause is IdleCause.HOST or (cause in _OWN_CODE and named(activity, "range", "site")):
         change = framework.choose(torch=_TORCH_THREAD, cuda=_CUDA_FIRST, jax=_JAX_FIRST)
+    elif cause is IdleCause.LAUNCHING and _is_copying(activity):
+        change = framework.choose(torch=_TORCH_PINNED, cuda=_CUDA_PINNED, jax=_JAX_AHEAD)
     elif cause in {IdleCause.LAUNCHING, IdleCause.FRAMEWORK}:
         change = framework.choose(torch=_TORCH_COMPILE, cuda=_CUDA_FIRST, jax=_JAX_SCAN)
     elif cause is IdleCause.ALLOCATING:
@@ -555,6 +581,13 @@ torch.distributed.init_process_group("nccl")   # collectives on the GPU; gloo ru
 _TORCH_BUFFER = """\
 buffer = torch.empty(shape, device="cuda")     # once, before the loop
 torch.matmul(a, b, out=buffer)                 # each step
+"""
+_TORCH_PINNED = """\
+batch = batch.pin_memory().to("cuda", non_blocking=True)  # or DataLoader(pin_memory=True)
+"""
+_CUDA_PINNED = """\
+cudaMallocHost(&host, bytes);                  // once, instead of malloc
+cudaMemcpyAsync(device, host, bytes, cudaMemcpyDefault, stream);  // returns at once
 """
 _TORCH_RANGE = """\
 # to verify, name the parts of the loop and record again:
