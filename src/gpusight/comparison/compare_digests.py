@@ -35,13 +35,7 @@ from gpusight.comparison.named_metrics import (
     sampled,
 )
 from gpusight.comparison.phrases import NOTHING, bottleneck, busy_share, percent
-from gpusight.comparison.significance import (
-    CONFIDENCE,
-    MIN_CONFIDENCE,
-    MIN_EFFECT,
-    Basis,
-    ChangeVerdict,
-)
+from gpusight.comparison.significance import CONFIDENCE, MIN_CONFIDENCE, MIN_EFFECT
 from gpusight.errors import UsageError
 from gpusight.results import Fmt, NotApplicable
 
@@ -109,29 +103,9 @@ def compare(
     )
     lost = {key for digest in (*before, *after) for key in digest.lost}
     comparison = _without_lost(comparison, lost)
-    if comparison.other_program:
-        comparison = _side_by_side(comparison)
     notes += [*more_notes, *comparison_notes(before, after, comparison)]
     comparison = replace(comparison, notes=tuple(notes))
     return replace(comparison, explanation=explain(comparison))
-
-
-def _side_by_side(comparison: Comparison) -> Comparison:
-    """Leave out what would read as the result of a change: the programs are different."""
-    metrics = tuple(
-        replace(
-            metric,
-            change=replace(
-                metric.change,
-                low=None,
-                high=None,
-                verdict=ChangeVerdict.NOT_COMPARABLE,
-                basis=Basis.NONE,
-            ),
-        )
-        for metric in comparison.metrics
-    )
-    return replace(comparison, metrics=metrics, findings=())
 
 
 def check_confidence(confidence: float) -> None:

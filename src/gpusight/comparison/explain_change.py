@@ -51,10 +51,12 @@ def explain(comparison: Comparison, settled_by: str = "") -> tuple[str, ...]:
     """
     if comparison.headline.change.delta is None:
         return (f"{time_name(comparison)} cannot be compared: {comparison.headline.missing}.",)
+    verdict = _verdict(comparison, settled_by)
     if comparison.other_program:
-        return (_different_programs(comparison),)
+        why = f"Probably different programs, or a rewritten one ({comparison.other_program})."
+        verdict = f"{why} {verdict}"
     return (
-        _verdict(comparison, settled_by),
+        verdict,
         *_gpu_work(comparison),
         *_host_ranges(comparison),
         *_host_activity(comparison),
@@ -91,15 +93,6 @@ def _verdict(comparison: Comparison, settled_by: str) -> str:
                 others += f": record {MIN_REPEATS} or more per side"
         return f"{name} {is_how(change)}{same} in these runs: {numbers}; {rest}; {others}."
     return f"{name} {is_how(change)}{same}: {numbers}; {rest}."
-
-
-def _different_programs(comparison: Comparison) -> str:
-    change, name = comparison.headline.change, time_name(comparison)
-    return (
-        f"Probably different programs ({comparison.other_program}): no verdict on "
-        f"{name[0].lower()}{name[1:]}, {shown(change.before)} before and {shown(change.after)} "
-        "after."
-    )
 
 
 def time_name(comparison: Comparison) -> str:

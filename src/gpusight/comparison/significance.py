@@ -32,8 +32,6 @@ class ChangeVerdict(enum.Enum):
     APPEARED = "appeared"
     """It was not there before."""
     VANISHED = "vanished"
-    NOT_COMPARABLE = "not comparable"
-    """The captures are of different programs: a difference is no change."""
 
 
 class Basis(enum.Enum):
@@ -90,7 +88,7 @@ class MeasuredChange:
         }
 
 
-_NOT_SIGNIFICANT = (ChangeVerdict.SAME, ChangeVerdict.UNCLEAR, ChangeVerdict.NOT_COMPARABLE)
+_NOT_SIGNIFICANT = (ChangeVerdict.SAME, ChangeVerdict.UNCLEAR)
 _MAX_PERMUTATIONS = 2000
 """Permutations of the labels that are tried: all where there are no more."""
 _SEED = 20240607

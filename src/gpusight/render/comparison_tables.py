@@ -68,9 +68,7 @@ def change_tone(change: MeasuredChange) -> ChangeTone:
 
 
 def marked_delta(change: MeasuredChange, fmt: Fmt) -> str:
-    """Show a difference, marked where it is not significant; none of different programs."""
-    if change.verdict is ChangeVerdict.NOT_COMPARABLE:
-        return units.MISSING
+    """Show a difference, marked where it is not significant."""
     text = signed(change.delta, fmt)
     return f"{UNSURE}{text}" if change.delta and not change.significant else text
 
@@ -103,9 +101,6 @@ def comparison_headline(comparison: Comparison) -> str:
 def time_change(name: str, change: MeasuredChange) -> str:
     """Give the change of a time in one line."""
     amounts, ratio = from_to(change), signed_share(change.ratio)
-    if change.verdict is ChangeVerdict.NOT_COMPARABLE:
-        sides = " and ".join(shown(value) for value in (change.before, change.after))
-        return f"Probably different programs: {name} {sides}"
     if change.significant:
         return f"{name} {ratio}: {amounts}"
     if change.verdict is ChangeVerdict.SAME:

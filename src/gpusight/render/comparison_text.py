@@ -191,8 +191,7 @@ def _first_screen(comparison: Comparison, look: TableOptions) -> Iterator[Styled
     verdict = comparison.explanation[0] if comparison.explanation else headline
     head = [*_side_lines(comparison, look.width), StyledLine("")]
     head += wrapped_lines(verdict, look.width, "", _headline_style(comparison))
-    is_change = not comparison.other_program
-    if is_change and NOTHING not in (comparison.before.limit, comparison.after.limit):
+    if NOTHING not in (comparison.before.limit, comparison.after.limit):
         text = bottleneck_sentence(comparison)
         head += wrapped_lines(f"{text[0].upper()}{text[1:]}", look.width, "")
     sections = {section.key: section for section in comparison_sections(comparison)}
@@ -206,9 +205,7 @@ def _first_screen(comparison: Comparison, look: TableOptions) -> Iterator[Styled
     foot = [StyledLine(""), *foot] if foot else []
     # The heading and the total of the ledger, a blank line, and the next command.
     room = _MAX_LINES - len(head) - len(foot) - 4
-    kernel_rows = is_change * min(
-        _MAX_KERNELS, room - _MIN_ENTRIES - 2
-    )  # below a blank line and a heading
+    kernel_rows = min(_MAX_KERNELS, room - _MIN_ENTRIES - 2)  # below a blank line and a heading
     kernels = list(_most_changed(sections.get("kernels"), look, least, max(0, kernel_rows)))
     entries = max(_MIN_ENTRIES, min(_MAX_ENTRIES, room - len(kernels)))
     ledger = _most_changed(sections.get("ledger"), look, least, entries)

@@ -82,7 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    from gpusight.comparison.baseline_file import is_baseline
     from gpusight.comparison.inputs import side_inputs
     from gpusight.comparison.significance import CONFIDENCE, MIN_EFFECT
 
@@ -105,13 +104,6 @@ def run(args: argparse.Namespace) -> int:
         confidence=CONFIDENCE if args.confidence is None else args.confidence,
         least=MIN_EFFECT if args.least_effect is None else args.least_effect,
     )
-    if shown and result.answer.other_program:
-        part = typed_part(args)
-        shown["hints"] = [
-            f"gpusight diagnose {shlex.join([str(path), *part])}"
-            for path in (before.paths[0], after.paths[0])
-            if not is_baseline(path)
-        ]
     # Without --top, tables have the rows that changed enough.
     return present(result, args, look={"limit": args.top}, **shown)
 
