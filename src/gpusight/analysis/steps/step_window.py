@@ -523,7 +523,8 @@ def _uneven(trace: Trace, chosen: StepWindow) -> tuple[str, ...]:
         at = int(np.argmax(far))
         if far[at] < far.sum() / 2:
             count = int((far > (1 - 1 / _LONG) * median).sum())
-            return (f"{text}{count:,} steps differ from it: gpusight steps FILE lists them",)
+            many = f"{count:,} of {len(took):,} steps are over {1 - 1 / _LONG:.0%} off"
+            return (f"{text}{many}: gpusight steps FILE lists them",)
         text += f"{called(chosen.steps[at])} takes {format_time(int(took[at]), digits=3)}"
         # The longer part of the window before or after it.
         others = max(chosen.steps[:at], chosen.steps[at + 1 :], key=len)
