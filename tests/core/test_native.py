@@ -14,7 +14,7 @@ from gpusight.analysis.attribution.nested_intervals import NestedIntervals
 from gpusight.analysis.corrected_trace import _Knots, _moved_times
 from gpusight.analysis.gpu_schedule import _outer_calls
 from gpusight.analysis.ledger.device_ledger import DeviceAccount, DeviceGaps, DeviceSpans
-from gpusight.analysis.ledger.host_threads import HostTime
+from gpusight.analysis.ledger.host_threads import HostTime, _most_spent
 from gpusight.analysis.ledger.idle_causes import _running_spent
 from gpusight.analysis.ledger.ledger_entries import (
     ActivityPriority,
@@ -374,6 +374,23 @@ def test_moved_times_between_two_moments_are_in_proportion() -> None:
     assert compiled.tolist() == _moved_times(_Knots(before, after), times).tolist() == moved
     inside = np.interp(times[1:-1], before, after).astype(np.int64)
     assert compiled[1:-1].tolist() == inside.tolist()
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.tuples(*[st.integers(0, 3) | st.sampled_from([-(2**63), 2**63 - 1])] * 3),
+        ),
+        max_size=12,
+    )
+)
+def test_most_spent(moments: list[tuple[int, tuple[int, ...]]]) -> None:
+    threads = np.array([thread for thread, _ in moments], np.int64)
+    spent_ns = np.array([spent for _, spent in moments], np.int64).reshape(-1, 3)
+    compiled = native.most_spent(threads, spent_ns)
+    assert compiled is not None
+    assert compiled.tolist() == _most_spent(threads, spent_ns).tolist()
 
 
 @given(times=RISING, data=st.data())

@@ -156,6 +156,8 @@ def _waited(trace: Trace, launched: pl.DataFrame) -> pl.DataFrame:
     )
     parts = [copies]
     for keys, waits in _waits(trace, launched):
+        if waits.is_empty():
+            continue
         done = launched.select(
             *keys, "device", "call_end", latest=pl.col("end_ns").cum_max().over(keys)
         ).drop_nulls(keys)

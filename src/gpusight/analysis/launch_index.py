@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from gpusight.analysis.aggregates import kept
 from gpusight.analysis.attribution.nested_intervals import NONE, optional
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.analysis.steps.step_list import ends_of, starts_of
@@ -40,7 +41,9 @@ class KeyIndex:
 
     def __init__(self, process: pl.Series, key: pl.Series) -> None:
         self._process = process
-        self._processes = process.drop_nulls().unique().sort().to_numpy()
+        is_one = len(process) and not process.null_count() and process.min() == process.max()
+        known = process.head(1) if is_one else process.drop_nulls().unique().sort()
+        self._processes = known.to_numpy()
         self._numbers: Ints = key.fill_null(NONE).to_numpy()
         self._distinct: Ints | None = None
         self._span = int(self._numbers.max(initial=0)) + 1
@@ -235,8 +238,17 @@ def launched(trace: Trace) -> pl.DataFrame:
 
 def launch_times(trace: Trace, table: str) -> pl.Series:
     """Return when each row of a table of GPU work was launched, in the order of the rows."""
-    own = launched(trace).filter(pl.col("table") == GPU_WORK.index(table)).sort("row")
-    return own["launch_ns"]
+    number = GPU_WORK.index(table)
+    work = launched(trace)
+    own = kept(work.select("launch_ns", "row"), work["table"] == number)
+    return own["launch_ns"] if own["row"].is_sorted() else own.sort("row")["launch_ns"]
+
+
+def by_row(work: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of `launched` in the order of the tables that they come from."""
+    table, row = work["table"], work["row"]
+    is_sorted = row.is_sorted() and table.n_unique() <= 1
+    return work if is_sorted else work.sort("table", "row")
 
 
 def of_process(work: pl.DataFrame, process: int | None) -> pl.DataFrame:

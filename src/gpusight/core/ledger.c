@@ -154,6 +154,28 @@ GPUSIGHT_API int gpusight_running_spent(int64_t n, const int64_t *time, const in
     return GPUSIGHT_DONE;
 }
 
+/* Write for each of the `n - 1` stretches between moments the column that grew most, the first of equals.
+ *
+ * -1 where none grew, and between two threads. Stands in for `_most_spent` of analysis/ledger/host_threads.py.
+ */
+GPUSIGHT_API int gpusight_most_spent(int64_t n, const int64_t *thread, int64_t kinds, const int64_t *spent,
+                                     int64_t *column)
+{
+    for (int64_t i = 0; i + 1 < n; i++) {
+        const int64_t *now = spent + i * kinds, *next = now + kinds;
+        int64_t most = 0;
+        column[i] = -1;
+        for (int64_t kind = 0; kind < kinds && thread[i] == thread[i + 1]; kind++) {
+            int64_t grown = wrap_sub(next[kind], now[kind]);
+            if (grown > most) {
+                most = grown;
+                column[i] = kind;
+            }
+        }
+    }
+    return GPUSIGHT_DONE;
+}
+
 /* Write the ns of each cause that host threads spent in `m` spans, one row a span. Stands in for `HostTime.spent`. */
 GPUSIGHT_API int gpusight_host_spent(int64_t moments, const int64_t *time, int64_t threads, const int64_t *known,
                                      const int64_t *first, const int64_t *last, int64_t kinds,

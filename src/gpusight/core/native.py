@@ -36,6 +36,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
         *(_COUNT, *[_BUFFER] * 5),
         *(_COUNT, _COUNT, _BUFFER),
     ),
+    "most_spent": (ctypes.c_int, _COUNT, _BUFFER, _COUNT, _BUFFER, _BUFFER),
     "move_times": (ctypes.c_int, _COUNT, *[_BUFFER] * 2, _COUNT, *[_BUFFER] * 2),
     "project": (
         *(ctypes.c_int, _COUNT, *[_BUFFER] * 6),
@@ -220,6 +221,18 @@ def running_spent(times: Ints, columns: Ints, count: int) -> Ints | None:
     of_stretches = _ints(columns, max(n - 1, 0))
     _call(function, n, _ints(times, n), of_stretches, count, spent)
     return spent
+
+
+def most_spent(threads: Ints, spent_ns: Ints) -> Ints | None:
+    """Return the column that grew most from each moment of a thread to the next; -1 for none."""
+    function = _function("most_spent")
+    if function is None:
+        return None
+    n, kinds = spent_ns.shape
+    spent = np.ascontiguousarray(spent_ns, np.int64)
+    columns = np.empty(max(n - 1, 0), np.int64)
+    _call(function, n, _ints(threads, n), kinds, spent, columns)
+    return columns
 
 
 def ledger_sums(

@@ -33,6 +33,11 @@ def encode_names(texts: pl.Series) -> pl.Series:
     return texts.cast(pl.Enum(categories))
 
 
+def is_one_value(column: pl.Series) -> bool:
+    """Return whether all rows have the same value: the process, GPU or stream of most captures."""
+    return len(column) > 0 and not column.null_count() and column.min() == column.max()
+
+
 def encode_codes(codes: pl.Series, words: dict[int, str], other: str = "Unknown") -> pl.Series:
     """Turn small numbers into the words for them."""
     used = codes.unique().drop_nulls()
@@ -62,6 +67,8 @@ def gather_names(names: pl.Series, used: pl.Series, ids: pl.Series) -> pl.Series
     """Return the name of each row, from the names of the ids that occur."""
     if used.is_empty():
         return pl.Series([None], dtype=names.dtype).new_from_index(0, len(ids))
+    if is_one_value(ids):
+        return names.new_from_index(0, len(ids))
     low = used.min()
     span = int(used.max()) - int(low)  # type: ignore[arg-type]
     if span > _MAX_INDEXED_SPAN + _MAX_SPAN_PER_ROW * len(ids):
@@ -74,7 +81,8 @@ def gather_names(names: pl.Series, used: pl.Series, ids: pl.Series) -> pl.Series
         how="left",
         maintain_order="left",
     )
-    return names.gather(offsets.get_column("row").gather(ids - low))
+    by_offset = names.gather(offsets.get_column("row"))
+    return by_offset.gather(ids - low if low else ids)
 
 
 _UNKNOWN = frozenset({"", "?", "??"})

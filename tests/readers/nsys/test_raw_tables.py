@@ -9,11 +9,15 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpusight import api
 from gpusight.cli.main import main
 from gpusight.errors import DamagedCaptureError, NotACaptureError
+from gpusight.readers.nsys.raw_tables import process_of
 from gpusight.readers.open import open_trace
+from gpusight.readers.tables import encode_names, gather_names
 from tests.readers.nsys.test_sqlite_export import KERNEL_COLUMNS, build, strings
 from tests.shared import DATA
 
@@ -344,3 +348,21 @@ def test_warnings_are_in_the_same_order_whichever_table_is_read_first(tmp_path: 
             result.append(trace.warnings)
     assert len(result[0]) == 2
     assert result[0] == result[1]
+
+
+IDS = st.lists(st.none() | st.integers(-3, 3), max_size=12)
+
+
+@given(IDS, st.integers(1, 8), st.sampled_from([0, 7, -5, 10**6]))
+def test_names_of_ids_are_those_of_each_id(ids: list[int | None], copies: int, low: int) -> None:
+    column = pl.Series([None if n is None else n + low for n in ids] * copies, dtype=pl.Int64)
+    used = column.unique().drop_nulls()
+    names = encode_names(pl.Series([f"name {n}" for n in used], dtype=pl.String))
+    expected = [None if n is None else f"name {n}" for n in column]
+    assert gather_names(names, used, column).cast(pl.String).to_list() == expected
+
+
+@given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=5), st.integers(1, 3))
+def test_a_process_is_in_the_middle_bits_of_an_id(ids: list[int | None], copies: int) -> None:
+    expected = [None if n is None else n >> 24 & (1 << 40) - 1 for n in ids * copies]
+    assert process_of(pl.Series(ids * copies, dtype=pl.Int64)).to_list() == expected

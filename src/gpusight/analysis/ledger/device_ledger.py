@@ -12,6 +12,7 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.nested_intervals import first_known, lookup
 from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind, ScheduleTiming
+from gpusight.analysis.launch_index import stable_order
 from gpusight.analysis.ledger.ledger_entries import (
     IDLE,
     ActivityPriority,
@@ -155,7 +156,7 @@ def _in_order(
 ) -> Ints:
     """Return the activities of a GPU in order of start; the order of rows decides nothing."""
     own = np.flatnonzero(schedule.ops.device == device)
-    own = own[np.argsort(timing.op_start_ns[own], kind="stable")]
+    own = own[stable_order(timing.op_start_ns[own])]
     start = timing.op_start_ns[own]
     if not (start[1:] == start[:-1]).any():
         return own
@@ -238,11 +239,13 @@ def _inside_graph(
     """Return which gaps lie between two activities of one graph: its launch had taken effect."""
     if not len(schedule.calls):
         return np.zeros(len(call), np.bool_)
+    graph: Flags = (call != NONE) & (schedule.calls.kind[call] == CallKind.GRAPH)
+    if not graph.any():
+        return graph
     calls = schedule.ops.call[own]
     first_start = np.full(len(schedule.calls) + 1, np.iinfo(np.int64).max)
     first_start[calls[::-1]] = timing.op_start_ns[own][::-1]  # written backwards: the first stays
-    graph = schedule.calls.kind[call] == CallKind.GRAPH
-    inside: Flags = (call != NONE) & graph & (first_start[call] < start)
+    inside: Flags = graph & (first_start[call] < start)
     return inside
 
 
@@ -251,7 +254,7 @@ def _usual_latency_ns(schedule: GpuSchedule, timing: ScheduleTiming, own: Ints) 
     if not len(own):
         return 0.0
     ops = schedule.ops
-    by_stream = own[np.argsort(ops.stream_id[own], kind="stable")]
+    by_stream = own[stable_order(ops.stream_id[own])]
     stream, end = ops.stream_id[by_stream], timing.op_end_ns[by_stream]
     free = np.append(np.iinfo(np.int64).min, end[:-1])
     free[np.append(True, np.diff(stream) != 0)[: len(free)]] = np.iinfo(np.int64).min

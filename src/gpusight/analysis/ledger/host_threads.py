@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from gpusight.analysis.attribution.nested_intervals import joint_keys
-from gpusight.analysis.gpu_schedule import CallKind, OpKind
+from gpusight.analysis.gpu_schedule import NONE, CallKind, OpKind
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.core import native
 from gpusight.trace.intervals import Intervals, coverage, search
@@ -238,11 +238,10 @@ class HostTime:
         if not len(self.causes):
             empty = np.empty(0, np.int64)
             return empty, empty, empty, empty
-        grown = np.diff(self.spent_ns, axis=0)
-        at = np.flatnonzero(
-            (grown > 0).any(axis=1) & (self.host_thread[1:] == self.host_thread[:-1])
-        )
-        cause = self.causes[grown[at].argmax(axis=1)]
+        compiled = native.most_spent(self.host_thread, self.spent_ns)
+        column = _most_spent(self.host_thread, self.spent_ns) if compiled is None else compiled
+        at = np.flatnonzero(column >= 0)
+        cause = self.causes[column[at]]
         return self.host_thread[at], self.time_ns[at], self.time_ns[at + 1], cause
 
     @cached_property
@@ -279,6 +278,13 @@ class HostTime:
         done += _scaled_rows(self.spent_ns[after] - done, inside - self.time_ns[at], length)
         done[unknown] = 0
         return done
+
+
+def _most_spent(threads: Ints, spent_ns: Ints) -> Ints:
+    """Return the column that grew most from each moment of a thread to the next; -1 for none."""
+    grown = np.diff(spent_ns, axis=0)
+    grows = (grown > 0).any(axis=1) & (threads[1:] == threads[:-1])
+    return np.where(grows, grown.argmax(axis=1), NONE)
 
 
 def _scaled_rows(rows: Ints, wanted: Ints, length: Ints) -> Ints:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from gpusight.analysis.gpu_schedule import GpuSchedule
-    from gpusight.trace.intervals import Flags, Ints
+    from gpusight.trace.intervals import Flags, Ints, Reals
     from gpusight.trace.trace import Trace
 
     HostLayer: TypeAlias = tuple[IdleCause, Intervals]
@@ -347,15 +347,18 @@ def _silent(
     # Most stretches between two calls are short: they need not be cut at the ends of host threads.
     kept = quiet.ends - quiet.starts > _SILENCE_NS
     quiet = Intervals(quiet.starts[kept], quiet.ends[kept])
-    silent = _longer(host_threads, intersect(quiet, host_threads.windows))
+    if not len(quiet):
+        return quiet
+    limits = _silence_limits(host_threads)
+    silent = _longer(host_threads, intersect(quiet, host_threads.windows), limits)
     if not len(silent):
         return silent
     named = (host_threads.of_threads(_events(trace, table, None)) for table in _NAMING)
-    return _longer(host_threads, subtract(silent, _united([own, *named])))
+    return _longer(host_threads, subtract(silent, _united([own, *named])), limits)
 
 
-def _longer(host_threads: LaunchThreads, spans: Intervals) -> Intervals:
-    """Keep the spans that are much longer than the usual gap between two calls."""
+def _silence_limits(host_threads: LaunchThreads) -> Reals:
+    """Return for each host thread what is much longer than its usual gap between two calls."""
     calls, order = host_threads.schedule.calls, host_threads.order
     host_thread = calls.host_thread[order]
     gap = calls.start_ns[order][1:] - calls.end_ns[order][:-1]
@@ -366,6 +369,11 @@ def _longer(host_threads: LaunchThreads, spans: Intervals) -> Intervals:
     limits[medians["host_thread"]] = np.maximum(
         _SILENCE_NS, _SILENCE_GAPS * medians["gap"].to_numpy()
     )
+    return limits
+
+
+def _longer(host_threads: LaunchThreads, spans: Intervals, limits: Reals) -> Intervals:
+    """Keep the spans that are longer than the limit of their host thread."""
     kept = spans.ends - spans.starts > limits[host_threads.axis.host_thread(spans.starts)]
     return Intervals(spans.starts[kept], spans.ends[kept])
 

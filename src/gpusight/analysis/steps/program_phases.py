@@ -12,7 +12,7 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.analysis.attribution.nested_intervals import NONE, NestedIntervals
 from gpusight.analysis.attribution.work_causes import main_threads
-from gpusight.analysis.launch_index import launched
+from gpusight.analysis.launch_index import by_row, launched
 from gpusight.analysis.selection import GPU_WORK
 from gpusight.analysis.steps.step_list import PHASES, closed_ranges, phase_of
 from gpusight.naming.host_names import is_compiling
@@ -81,7 +81,7 @@ def phases_of_work(trace: Trace, work: pl.DataFrame) -> pl.Series:
 
 def _phases_of(trace: Trace) -> pl.DataFrame:
     """Find the phase of all work, one table after the other in their order."""
-    work = launched(trace).sort("table", "row")
+    work = by_row(launched(trace))
     named = _named(trace)
     own = named.at(work, work["thread"], "thread")
     beside = _main_thread_phase(trace, named, work)

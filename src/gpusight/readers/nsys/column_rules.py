@@ -124,7 +124,7 @@ def _device(context: NsysSource, raw: pl.DataFrame) -> pl.Series:
     device = raw.get_column("deviceId")
     if "globalPid" not in raw.columns:
         return device
-    return context.device_of(process_of(raw.get_column("globalPid")), device)
+    return context.device_of(raw.get_column("globalPid"), device)
 
 
 _ON_ONLY_DEVICE = RawColumnRule(

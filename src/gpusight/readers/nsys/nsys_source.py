@@ -320,13 +320,13 @@ class NsysSource(TraceSource):
         devices = self.load("devices", ["device"])
         return int(devices.item()) if devices.height == 1 else None
 
-    def device_of(self, process: pl.Series, cuda_device: pl.Series) -> pl.Series:
-        """Turn a process's CUDA device number into the capture's device key."""
+    def device_of(self, owner: pl.Series, cuda_device: pl.Series) -> pl.Series:
+        """Turn the CUDA device number of a global process id into the capture's device key."""
         if self._renamed is None:
             self._renamed = nsys_machine.renamed_devices(self)
         if self._renamed.is_empty():
             return cuda_device
-        rows = pl.DataFrame({"process": process, "cuda": cuda_device})
+        rows = pl.DataFrame({"process": process_of(owner), "cuda": cuda_device})
         joined = rows.join(self._renamed, on=["process", "cuda"], how="left", maintain_order="left")
         return joined.select(pl.coalesce("device", "cuda")).to_series()
 

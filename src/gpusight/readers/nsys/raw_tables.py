@@ -21,6 +21,7 @@ from gpusight.readers.tables import (
     encode_names,
     gather_names,
     is_inside,
+    is_one_value,
 )
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class StringTable:
 
         Null stays null; an id that the capture does not explain becomes `MISSING`.
         """
-        used = ids.unique().drop_nulls()
+        used = ids.head(1) if is_one_value(ids) else ids.unique().drop_nulls()
         texts = self.texts(used).fill_null(MISSING)
         if change is not None:
             texts = pl.Series([change(t) for t in texts.to_list()], dtype=pl.String)
@@ -244,8 +245,10 @@ ENVIRONMENT = "DeviceEnvironment"
 
 def process_of(global_id: pl.Series) -> pl.Series:
     """Take the process key out of a global thread or process id."""
-    frame = pl.DataFrame({"id": global_id})
-    return frame.select((pl.col("id") // PROCESS_SHIFT) & PROCESS_MASK).to_series()
+    is_one = is_one_value(global_id)
+    frame = pl.DataFrame({"id": global_id.head(1) if is_one else global_id})
+    processes = frame.select((pl.col("id") // PROCESS_SHIFT) & PROCESS_MASK).to_series()
+    return processes.new_from_index(0, len(global_id)) if is_one else processes
 
 
 # Which rows count -------------------------------------------------------------------------------
