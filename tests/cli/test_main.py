@@ -565,7 +565,8 @@ def test_kernels_need_nothing_that_others_draw_with(train: str) -> None:
     code = (
         "import sys; from gpusight.cli.main import main;"
         "forms = ('table', 'json', 'csv', 'markdown');"
-        f"print([main(['kernels', {train!r}, '--format', form]) for form in forms], file=sys.stderr);"
+        f"codes = [main(['kernels', {train!r}, '--format', form]) for form in forms];"
+        "print(codes, file=sys.stderr);"
         "names = ('rich', 'jinja2', 'vl_convert');"
         "print([m for m in names if m in sys.modules], file=sys.stderr)"
     )
