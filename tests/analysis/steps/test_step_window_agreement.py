@@ -13,7 +13,8 @@ from gpusight.analysis.gpu_time import gpu_time
 from gpusight.analysis.ledger.ledger_tables import ledger_page
 from gpusight.analysis.profiler_correction import without_profiler
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection, TimeWindow
-from gpusight.analysis.steps.step_window import StepWindow, step_window, with_window
+from gpusight.analysis.steps.step_window import step_window, with_window
+from gpusight.analysis.steps.window_headline import StepWindow
 from gpusight.errors import GpusightError, NotApplicableError, UsageError
 from gpusight.results import TableResult
 from tests.analysis.steps.test_step_window import MS, program
