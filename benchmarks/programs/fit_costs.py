@@ -38,7 +38,8 @@ from gpusight.analysis.profiler_costs import (
 from gpusight.analysis.replay.simulation import run_program
 from gpusight.analysis.replay.window_replay import calibrate
 from gpusight.analysis.steps.step_list import known_pace
-from gpusight.analysis.steps.step_window import StepWindow, step_window
+from gpusight.analysis.steps.step_window import step_window
+from gpusight.analysis.steps.window_headline import StepWindow
 from gpusight.errors import GpusightError
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from gpusight.analysis.profiler_costs import COSTS, MAX_UNIT
 from gpusight.analysis.profiler_costs import NSYS as NSYS_TOOL
 from gpusight.analysis.selection import Selection
 from gpusight.analysis.steps.step_list import known_pace
-from gpusight.analysis.steps.step_window import StepWindow, step_window
+from gpusight.analysis.steps.step_window import step_window
+from gpusight.analysis.steps.window_headline import StepWindow
 from gpusight.errors import UsageError
 from gpusight.pace import MESSAGE, Pace
 from gpusight.results import NotApplicable

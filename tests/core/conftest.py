@@ -15,5 +15,5 @@ SANITIZED = "PYTEST_CORE_LIBRARY"
 if SANITIZED in os.environ:
     library.LIBRARY = Path(os.environ[SANITIZED])
     # Slow, and after the same tests on the library of the installation: each run draws its own.
-    settings.register_profile("sanitized", settings(), max_examples=40)
+    settings.register_profile("sanitized", settings(), max_examples=25)
     settings.load_profile("sanitized")

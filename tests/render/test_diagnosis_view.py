@@ -14,7 +14,7 @@ import pytest
 
 from gpusight.analysis.ledger.device_ledger import DeviceLedger, Ledger, LedgerEntry
 from gpusight.analysis.steps.step_list import TraceStep
-from gpusight.analysis.steps.step_window import StepWindow
+from gpusight.analysis.steps.window_headline import StepWindow
 from gpusight.render import diagnosis_view
 from gpusight.render.csv_json import to_csv
 from gpusight.render.diagnosis_screen import MAX_LINES, _fitted, _fitted_kernel, screen_lines
@@ -24,10 +24,9 @@ from gpusight.render.result_view import DiagnosisView
 from gpusight.render.table_layout import TableOptions
 from gpusight.rules.diagnosis import ReplayFacts, TimelineDiagnosis
 from gpusight.rules.finding import Confidence, Evidence, TimelineFinding
-from gpusight.rules.frameworks import Framework
 from gpusight.rules.process_sections import DiagnosisSection, GpuOwner
 from gpusight.rules.registry import timeline_rules
-from gpusight.rules.rule import FindingLocation, TimelineRule
+from gpusight.rules.rule import FindingLocation, Framework, TimelineRule
 from tests.render.hostile import HOSTILE
 
 MS = 1e6

@@ -17,11 +17,11 @@ from gpusight.analysis.profiler_costs import (
 from gpusight.analysis.steps.step_list import StepList, ends_of, frame_of, starts_of
 from gpusight.analysis.steps.step_window import (
     WindowedTrace,
-    WindowKind,
     step_spans,
     step_window,
     with_uneven_note,
 )
+from gpusight.analysis.steps.window_headline import WindowKind
 from gpusight.core import native
 from gpusight.results import NotApplicable
 from gpusight.trace.part_of_trace import PartOfTrace
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import GpuSchedule, ScheduleTiming
     from gpusight.analysis.selection import Selection
     from gpusight.analysis.steps.step_list import TraceStep
-    from gpusight.analysis.steps.step_window import Bounds, StepWindow
+    from gpusight.analysis.steps.step_window import Bounds
+    from gpusight.analysis.steps.window_headline import StepWindow
     from gpusight.pace import Pace
     from gpusight.trace.intervals import Ints, Reals
 

@@ -13,20 +13,15 @@ from gpusight.analysis.capture_info import device_names
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import ACTIVITY, EVERYTHING, GPU_WORK, ResolvedSelection, Selection
 from gpusight.analysis.steps.step_list import TraceSteps, called, ends_of, starts_of
-from gpusight.analysis.steps.step_window import (
-    WindowedTrace,
-    WindowHeadline,
-    headline_of,
-    step_window,
-    with_window,
-)
+from gpusight.analysis.steps.step_window import WindowedTrace, step_window, with_window
+from gpusight.analysis.steps.window_headline import WindowHeadline, headline_of
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.intervals import Intervals, coverage, intersect, subtract, union
 from gpusight.units import format_time
 
 if TYPE_CHECKING:
     from gpusight.analysis.selection import SelectedWindow
-    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.analysis.steps.window_headline import StepWindow
     from gpusight.trace.trace import Trace
 
 

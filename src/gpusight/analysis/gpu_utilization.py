@@ -22,7 +22,8 @@ from gpusight.analysis.ledger.ledger_entries import (
 )
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection, Selection
-from gpusight.analysis.steps.step_window import StepWindow, headline_of, step_window
+from gpusight.analysis.steps.step_window import step_window
+from gpusight.analysis.steps.window_headline import StepWindow, headline_of
 from gpusight.errors import UsageError
 from gpusight.naming.kernel_names import classify
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult

@@ -38,9 +38,7 @@ from gpusight.analysis.replay.simulation import run_program
 from gpusight.analysis.replay.window_replay import calibrate
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.analysis.steps.step_list import counts_on, known_pace, starts_of
-from gpusight.analysis.steps.step_window import (
-    step_window,
-)
+from gpusight.analysis.steps.step_window import step_window
 from gpusight.errors import UsageError
 from gpusight.pace import BEFORE, WHOLE_PROGRAM, Pace
 from gpusight.results import NotApplicable
@@ -53,7 +51,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.gpu_schedule import GpuSchedule
     from gpusight.analysis.profiler_costs import EstimatedOverhead
     from gpusight.analysis.steps.step_list import TraceStep
-    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.analysis.steps.window_headline import StepWindow
     from gpusight.trace.intervals import Reals
     from gpusight.trace.trace import Trace
 

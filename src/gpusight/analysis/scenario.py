@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.ledger.device_ledger import Ledger
     from gpusight.analysis.replay.changes import Change
     from gpusight.analysis.replay.window_replay import Replay
-    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.analysis.steps.window_headline import StepWindow
 
 
 KERNEL, RANGE = "kernel:", "range:"

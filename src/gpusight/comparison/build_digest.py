@@ -22,7 +22,7 @@ from gpusight.analysis.profiler_correction import without_profiler
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.replay.changes import set_duration
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection
-from gpusight.analysis.steps.step_window import NO_STEPS, step_spans, step_window
+from gpusight.analysis.steps.step_window import step_spans, step_window
 from gpusight.comparison.digest import Digest, DigestFinding, StepBlocks, rounded, rounded_parts
 from gpusight.comparison.digest_rows import (
     api_rows,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from gpusight.analysis.ledger.device_ledger import DeviceAccount
     from gpusight.analysis.selection import Selection
-    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.analysis.steps.window_headline import StepWindow
     from gpusight.trace.intervals import Reals
     from gpusight.trace.trace import Trace
 
@@ -291,8 +291,8 @@ def _missing(of: _StepWork, parts: dict[str, object], lost: dict[str, str]) -> d
     if (of.work["table"] == _GRAPHS).any():
         missing["kernels"] = "CUDA graphs were traced as a whole: their kernels are unknown"
     if not of.focus.steps:
-        reasons = (n.removeprefix(NO_STEPS) for n in of.focus.notes if n.startswith(NO_STEPS))
-        missing["steps"] = next(reasons, "no complete step in the window")
+        why = of.focus.no_steps or "no complete step in the window"
+        missing["steps"] = why + of.focus.suggestions
     ranges = parts["ranges"]
     if isinstance(ranges, tuple) and any(row.gpu_ns is None for row in ranges):
         missing["ranges_gpu"] = "the capture does not link API calls to GPU work"

@@ -18,7 +18,7 @@ from gpusight.analysis.steps.step_list import TraceStep
 
 if TYPE_CHECKING:
     from gpusight.analysis.selection import TimeWindow
-    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.analysis.steps.window_headline import StepWindow
     from gpusight.trace.intervals import Ints, Reals
 
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from gpusight.naming import demangle_if_mangled
-
 # Long enough for every instance seen, short enough that matching stays in microseconds.
 MAX_NAME = 20_000
 MAX_TEXT = 6_000
@@ -395,3 +393,12 @@ def tensor_cores(parts: KernelNameParts, category: str, precision: str) -> bool 
     if XMMA.search(subject):
         return precision != "fp32"
     return None
+
+
+def demangle_if_mangled(name: str) -> str:
+    """Demangle a name; nearly all are already, and the demangler is slow to import."""
+    if not name.startswith("_Z"):
+        return name
+    from gpusight.naming.demangle import demangle
+
+    return demangle(name)

@@ -24,7 +24,7 @@ from gpusight.analysis.steps.program_phases import phases
 from gpusight.hardware.gpu_lookup import listed_gpu
 from gpusight.results import Evidence
 from gpusight.rules.context_frames import calls_frame, ops_frame
-from gpusight.rules.frameworks import framework_of
+from gpusight.rules.rule import framework_of
 from gpusight.trace.intervals import Intervals, clip
 from gpusight.trace.schema_gpu import BLOCK, GRID
 from gpusight.units import format_mean, format_time, plural
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from gpusight.analysis.ledger.host_threads import HostTime
     from gpusight.analysis.selection import Selection
     from gpusight.analysis.steps.step_list import TraceStep
-    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.analysis.steps.window_headline import StepWindow
     from gpusight.hardware.gpu_table import Gpu
-    from gpusight.rules.frameworks import Framework
+    from gpusight.rules.rule import Framework
     from gpusight.trace.intervals import Ints, Reals
     from gpusight.trace.trace import Trace
 

@@ -13,7 +13,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpusight.analysis.selection import EVERYTHING
-from gpusight.analysis.steps.step_window import WindowHeadline, headline_of
+from gpusight.analysis.steps.window_headline import WindowHeadline, headline_of
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
 from gpusight.rules.registry import KERNEL_RULES, TIMELINE_RULES
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpusight.analysis.ledger.accounting import Accounting
     from gpusight.analysis.ledger.device_ledger import Ledger
     from gpusight.analysis.selection import Selection
-    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.analysis.steps.window_headline import StepWindow
     from gpusight.rules.finding import KernelFinding, TimelineFinding
     from gpusight.rules.process_sections import DiagnosisSection
     from gpusight.rules.rule import Rule, RuleNotApplicable

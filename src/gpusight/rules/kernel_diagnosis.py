@@ -40,10 +40,9 @@ from gpusight.rules.diagnosis import (
 )
 from gpusight.rules.engine import run_kernel_rules
 from gpusight.rules.finding import SourceLocation
-from gpusight.rules.frameworks import Framework, framework_of
 from gpusight.rules.patterns.library_kernels import advise_on_library
 from gpusight.rules.registry import KERNEL_RULES, kernel_rules, select_rules
-from gpusight.rules.rule import InstructionCounters
+from gpusight.rules.rule import Framework, InstructionCounters, framework_of
 from gpusight.units import format_share
 
 if TYPE_CHECKING:

@@ -255,7 +255,7 @@ class Trace:
             if len(stored) < len(missing):
                 self._extend(name, self.derive(f"{name}-nesting-1", lambda: self._nesting(name)))
         loaded = self._loaded[name]
-        # Analyses ask thousands of times, and `select` would plan a query each time.
+        # Read thousands of times by analyses: `select` would plan a query each time.
         return pl.DataFrame([loaded.get_column(c) for c in wanted])
 
     def derive(self, key: str, compute: Callable[[], pl.DataFrame]) -> pl.DataFrame:

@@ -15,13 +15,8 @@ from gpusight.analysis.aggregates import schema_of
 from gpusight.analysis.gpu_time import headline
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection
 from gpusight.analysis.steps.step_list import called, shortened
-from gpusight.analysis.steps.step_window import (
-    NO_WINDOW,
-    WindowHeadline,
-    step_spans,
-    step_window,
-    work_end,
-)
+from gpusight.analysis.steps.step_window import step_spans, step_window, work_end
+from gpusight.analysis.steps.window_headline import NO_WINDOW, WindowHeadline
 from gpusight.errors import MissingDataError, UsageError
 from gpusight.pace import AS_RECORDED
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult

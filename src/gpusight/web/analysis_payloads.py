@@ -75,7 +75,7 @@ from gpusight.web.payloads import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.analysis.steps.window_headline import StepWindow
     from gpusight.comparison.digest import Digest
     from gpusight.render.comparison_tables import ComparisonCell
     from gpusight.rules.diagnosis import TimedKernel

@@ -26,7 +26,7 @@ from gpusight.results import NotApplicable
 from gpusight.web.payloads import CaptureInfo, MarkedStep, TimeRange
 
 if TYPE_CHECKING:
-    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.analysis.steps.window_headline import StepWindow
     from gpusight.trace.trace import Trace
     from gpusight.viewer.timeline_view import ViewerTimeline
     from gpusight.viewer.track_data import TimelineWindow

@@ -21,7 +21,8 @@ from gpusight.analysis.join.launch_matching import (
 )
 from gpusight.analysis.orion.orion_matching import timeline_launches
 from gpusight.analysis.selection import Selection
-from gpusight.analysis.steps.step_window import StepWindow, step_window
+from gpusight.analysis.steps.step_window import step_window
+from gpusight.analysis.steps.window_headline import StepWindow
 from gpusight.naming.name_parts import normal_name
 from gpusight.results import Composite, NotApplicable, TableResult
 from gpusight.trace.trace import Trace

@@ -13,7 +13,8 @@ from gpusight.analysis.ledger import accounting
 from gpusight.analysis.ledger.accounting import Accounting
 from gpusight.analysis.ledger.ledger_report import LedgerReport, ledger_report
 from gpusight.analysis.profiler_correction import without_profiler
-from gpusight.analysis.steps.step_window import StepWindow, step_window
+from gpusight.analysis.steps.step_window import step_window
+from gpusight.analysis.steps.window_headline import StepWindow
 from gpusight.readers.open import open_trace
 from tests.profiled_loops import profiled_loop
 from tests.shared import DATA

@@ -9,7 +9,8 @@ import pytest
 
 from gpusight.analysis.selection import Selection
 from gpusight.analysis.steps.step_list import TraceStep, parse_steps, parse_window
-from gpusight.analysis.steps.step_window import StepWindow, step_spans, step_window
+from gpusight.analysis.steps.step_window import step_spans, step_window
+from gpusight.analysis.steps.window_headline import StepWindow
 from gpusight.errors import UsageError
 from gpusight.pace import BEFORE, MESSAGE, OPTIMIZER, Pace
 from gpusight.results import NotApplicable

@@ -13,7 +13,8 @@ from gpusight.analysis.gpu_time import gpu_time
 from gpusight.analysis.ledger.ledger_tables import ledger_page
 from gpusight.analysis.profiler_correction import without_profiler
 from gpusight.analysis.selection import EVERYTHING, ResolvedSelection, Selection, TimeWindow
-from gpusight.analysis.steps.step_window import StepWindow, step_window, with_window
+from gpusight.analysis.steps.step_window import step_window, with_window
+from gpusight.analysis.steps.window_headline import StepWindow
 from gpusight.errors import GpusightError, NotApplicableError, UsageError
 from gpusight.results import TableResult
 from tests.analysis.steps.test_step_window import MS, program
@@ -246,6 +247,9 @@ def test_gpu_work_launched_before_the_window_keeps_the_gpu_busy() -> None:
 def test_a_capture_without_steps_is_covered_whole() -> None:
     trace = build_trace(kernels=[{"start_ns": 0, "end_ns": MS, "name": "k"}])
     assert with_window(trace) == (EVERYTHING, "whole capture, 1.00 ms, no steps found")
+    window = window_of(trace)
+    assert window.no_steps
+    assert f"no steps found: {window.no_steps}{window.suggestions}" in window.notes
     with pytest.raises(GpusightError):
         gs.kernels(trace, steps="1")
     with pytest.raises(UsageError):

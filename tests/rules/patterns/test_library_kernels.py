@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpusight.rules.finding import Confidence, KernelFinding
-from gpusight.rules.frameworks import Framework
 from gpusight.rules.patterns.library_kernels import advise_on_library
+from gpusight.rules.rule import Framework
 
 CONV = "sm80_xmma_fprop_implicit_gemm_tf32f32_nhwckrsc_nchw_execute_kernel__5x_cudnn"
 

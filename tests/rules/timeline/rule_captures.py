@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import gpusight
-from gpusight.analysis.steps.step_window import StepWindow, step_window
+from gpusight.analysis.steps.step_window import step_window
+from gpusight.analysis.steps.window_headline import StepWindow
 from gpusight.rules.context import sample_steps
 from gpusight.rules.rule import RuleMatch
 from gpusight.rules.timeline_diagnosis import diagnose_timeline

@@ -6,7 +6,8 @@ from unittest.mock import patch
 
 import pytest
 
-from gpusight.analysis.steps.step_window import StepWindow, step_window
+from gpusight.analysis.steps.step_window import step_window
+from gpusight.analysis.steps.window_headline import StepWindow
 from gpusight.rules.context import sample_steps
 from gpusight.rules.engine import run_timeline_rules
 from gpusight.rules.finding import Confidence

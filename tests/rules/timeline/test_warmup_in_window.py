@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpusight.analysis.steps.step_window import StepWindow, step_window
+from gpusight.analysis.steps.step_window import step_window
+from gpusight.analysis.steps.window_headline import StepWindow
 from gpusight.rules.context import sample_steps
 from gpusight.rules.rule import CLEAN, RuleNotApplicable
 from gpusight.rules.timeline.warmup_in_window import WarmupInWindow

@@ -23,7 +23,7 @@ from gpusight.analysis.name_patterns import kernel_codes
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
 from gpusight.analysis.steps.step_detection import busiest_process
 from gpusight.analysis.steps.step_list import TraceSteps
-from gpusight.analysis.steps.step_window import StepWindow, step_window
+from gpusight.analysis.steps.step_window import step_window
 from gpusight.errors import UsageError
 from gpusight.hardware.gpu_lookup import listed_gpu
 from gpusight.naming.demangle import demangle
@@ -36,6 +36,7 @@ from gpusight.units import format_share
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from gpusight.analysis.steps.window_headline import StepWindow
     from gpusight.trace.trace import Trace
 
 

@@ -23,7 +23,8 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.ledger.ledger_report import accounting
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, Selection
-from gpusight.analysis.steps.step_window import NO_WINDOW, WindowHeadline, step_window
+from gpusight.analysis.steps.step_window import step_window
+from gpusight.analysis.steps.window_headline import NO_WINDOW, WindowHeadline
 from gpusight.errors import UsageError
 from gpusight.results import Field, Fmt, NotApplicable, TableResult
 from gpusight.units import format_share

@@ -22,7 +22,8 @@ from gpusight.analysis.ledger.idle_contributors import IdleContributor, IdleCont
 from gpusight.analysis.ledger.ledger_entries import IDLE, ActivityPriority, EntryLabels, IdleCause
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection, Selection
-from gpusight.analysis.steps.step_window import StepWindow, headline_of, step_spans, step_window
+from gpusight.analysis.steps.step_window import step_spans, step_window
+from gpusight.analysis.steps.window_headline import StepWindow, headline_of
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
 from gpusight.trace.intervals import Intervals, intersect

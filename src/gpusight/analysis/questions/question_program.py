@@ -24,7 +24,8 @@ from gpusight.analysis.selection import EVERYTHING, GPU_WORK, ResolvedSelection,
 from gpusight.analysis.steps.program_phases import as_phases, phases_of
 from gpusight.analysis.steps.step_detection import busiest_process
 from gpusight.analysis.steps.step_list import TraceSteps
-from gpusight.analysis.steps.step_window import StepWindow, step_window
+from gpusight.analysis.steps.step_window import step_window
+from gpusight.analysis.steps.window_headline import StepWindow
 from gpusight.results import NotApplicable
 
 if TYPE_CHECKING:

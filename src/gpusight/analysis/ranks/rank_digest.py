@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpusight.analysis.ledger.device_ledger import DeviceAccount
-    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.analysis.steps.window_headline import StepWindow
     from gpusight.trace.intervals import Ints
     from gpusight.trace.trace import Trace
 

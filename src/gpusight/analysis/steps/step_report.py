@@ -21,16 +21,9 @@ from gpusight.analysis.launch_index import (
 from gpusight.analysis.selection import EVERYTHING, Selection
 from gpusight.analysis.steps.program_phases import NO_PHASES, UNKNOWN, phases_of_work
 from gpusight.analysis.steps.step_list import absent, frame_of
-from gpusight.analysis.steps.step_window import (
-    NO_STEPS,
-    SUGGESTION,
-    StepWindow,
-    WindowHeadline,
-    WindowKind,
-    outliers,
-    step_spans,
-    step_window,
-)
+from gpusight.analysis.steps.step_window import step_spans, step_window
+from gpusight.analysis.steps.unrepresentative_steps import outliers
+from gpusight.analysis.steps.window_headline import StepWindow, WindowHeadline, WindowKind
 from gpusight.results import Composite, Fact, Field, Fmt, NotApplicable, TableResult
 from gpusight.trace.intervals import Intervals, coverage
 
@@ -123,10 +116,8 @@ def steps(
     if isinstance(chosen, NotApplicable):
         return replace(chosen, command="steps")
     if not chosen.steps:
-        reasons = (n.removeprefix(NO_STEPS) for n in chosen.notes if n.startswith(NO_STEPS))
-        reason, between, parts = next(reasons, _NO_WHOLE_STEP).partition(SUGGESTION)
-        missing = absent(trace, reason)
-        return replace(missing, hint=f"{missing.hint}{between}{parts}")
+        missing = absent(trace, chosen.no_steps or _NO_WHOLE_STEP)
+        return replace(missing, hint=f"{missing.hint}{chosen.suggestions}")
     table = _table(trace, chosen)
     named = headline(trace, selection, chosen)
     return Composite(

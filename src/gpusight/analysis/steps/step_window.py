@@ -5,23 +5,13 @@ Where no steps are known, the whole capture without the start of the program.
 
 from __future__ import annotations
 
-import enum
-import re
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from gpusight.analysis.aggregates import names_of
-from gpusight.analysis.launch_index import (
-    count_in,
-    done_ns,
-    launched,
-    launches_of,
-    of_process,
-    took_ns,
-)
+from gpusight.analysis.launch_index import done_ns, launched, of_process, took_ns
 from gpusight.analysis.recording_advice import advice_for
 from gpusight.analysis.selection import (
     ACTIVITY,
@@ -33,248 +23,34 @@ from gpusight.analysis.selection import (
 from gpusight.analysis.steps.step_detection import DetectedSteps, detect_steps
 from gpusight.analysis.steps.step_list import (
     SCHEMA,
-    WARM_UP,
     InnerLoop,
     StepEvidence,
     StepList,
     TraceSteps,
     absent,
     called,
-    closed_ranges,
-    counts_on,
-    ends_of,
     find_steps,
     frame_of,
-    known_pace,
-    named_like,
     parse_steps,
     shortened,
-    starts_of,
 )
+from gpusight.analysis.steps.unrepresentative_steps import LONG, MIN_STEPS, unrepresentative_steps
+from gpusight.analysis.steps.window_headline import StepWindow, WindowKind
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
-from gpusight.trace.intervals import Intervals, contains
 from gpusight.trace.trace import Trace
-from gpusight.units import format_share, format_time, in_one_unit
+from gpusight.units import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Sequence
 
     from gpusight.analysis.steps.step_list import TraceStep
     from gpusight.trace.intervals import Ints
 
     Bounds = tuple[int | None, int | None]
-    Mask = NDArray[np.bool_]
 
 
 _MAX_NAMED = 3
-NO_STEPS = "no steps found: "
-"""Start of the note with the reason why there are none."""
-
-
-class WindowKind(enum.Enum):
-    """How a window was chosen."""
-
-    STEPS = "steps"
-    """The steps without warm-up, where there are any."""
-    NUMBERED = "numbered"
-    """Steps by number."""
-    TIME = "time"
-    """A span of time."""
-    RANGE = "range"
-    """All occurrences of a range."""
-    ALL = "all"
-    """The whole capture."""
-
-
-@dataclass(frozen=True)
-class StepWindow:
-    """One contiguous window, with the steps inside."""
-
-    start_ns: int
-    """Of steps: when the GPU is done with what was launched before the first one, or its start on
-    the host where that is later. Work of an excluded step is no time of the steps after it."""
-    end_ns: int
-    """End of the last step, or of the GPU work launched before it where that is later."""
-    steps: Sequence[TraceStep] = ()
-    """In order; none where none are known."""
-    left_out: Sequence[TraceStep] = ()
-    """Warm-up, what the capture cut off, and what `steps` excluded."""
-    how: str = ""
-    """How steps were detected, in words; empty where there are none."""
-    notes: tuple[str, ...] = ()
-    """Caveats."""
-    before_ns: int = 0
-    """Time before the window that was left out as the start of a program without known steps."""
-    partial: int = 0
-    """Steps of `left_out` that the capture cut off; the others are warm-up."""
-    kind: WindowKind = WindowKind.STEPS
-    recorded_step_ns: float | None = None
-    """Step time under the profiler, where times are those without it (`profiler_correction`)."""
-    estimate_ns: tuple[float, float] | None = None
-    """Lowest and highest step time without the profiler, where that is estimated."""
-    inner_loop: InnerLoop | None = None
-    """The loop inside each step, where steps were found by repetition and one has a loop."""
-    process: str = ""
-    """Whose steps they are, and of how many processes; empty where one used the GPU."""
-
-    @property
-    def length_ns(self) -> int:
-        """How long the window is."""
-        return self.end_ns - self.start_ns
-
-    @property
-    def step_ns(self) -> float:
-        """The step time of every command: the window per step; the window where none are known."""
-        return self.length_ns / max(1, len(self.steps))
-
-    @property
-    def is_estimate(self) -> bool:
-        """The step time is an estimate of that without the profiler, and not the recorded one."""
-        return self.estimate_ns is not None and self.recorded_step_ns not in (None, self.step_ns)
-
-    @property
-    def host_start_ns(self) -> int:
-        """When the host starts the first step: before the window where the GPU is behind."""
-        return min(self.start_ns, self.steps[0].start_ns) if self.steps else self.start_ns
-
-    @property
-    def text(self) -> str:
-        """Name the window as every headline does: `3 steps of 46.9 ms (2 warm-up steps excluded)`.
-
-        Of several processes with that of the steps: `…, those of process 7 (worst of 2; …)`.
-        Where no steps are known: `whole capture, 1.2 s, no steps found`.
-        """
-        if not self.process or not self.steps:
-            return self._window
-        return f"{self._window}, those of {self.process}"
-
-    @property
-    def without_time(self) -> str:
-        """Name the window of a capture whose step time without the profiler is not worked out."""
-        if not self.steps or self.kind not in {WindowKind.STEPS, WindowKind.NUMBERED}:
-            return self.text
-        details = f" ({self._excluded})" if self._excluded else ""
-        process = f", those of {self.process}" if self.process else ""
-        return f"{self._counted}{details}{process}"
-
-    @property
-    def _counted(self) -> str:
-        count = len(self.steps)
-        return f"{count:,} step" if count == 1 else f"{count:,} steps"
-
-    @property
-    def _window(self) -> str:
-        count = len(self.steps)
-        steps = self._counted
-        if count and self.kind in {WindowKind.STEPS, WindowKind.NUMBERED}:
-            details = "; ".join(filter(None, (self._other_step_time, self._excluded)))
-            return f"{steps} of {self._step_time}" + (f" ({details})" if details else "")
-        length = format_time(self.length_ns, digits=3)
-        known = steps if count else "no steps found"
-        if self.before_ns:
-            start = format_time(self.before_ns, digits=3)
-            return f"{length}, {known} (program start excluded: {start})"
-        if self.kind in {WindowKind.STEPS, WindowKind.ALL}:
-            return f"whole capture, {length}, {known}"
-        chosen = "window" if self.kind is WindowKind.TIME else "range"
-        return f"{chosen} of {length}" + (f", {steps}" if count else "")
-
-    @property
-    def _step_time(self) -> str:
-        about = "about " if self.is_estimate and self._other_step_time else ""
-        return f"{about}{format_time(self.step_ns, digits=3)}"
-
-    @property
-    def _other_step_time(self) -> str:
-        """The step time with the profiler, or without it where that is only known roughly."""
-        recorded_ns = self.recorded_step_ns or self.step_ns
-        if recorded_ns == self.step_ns and self.estimate_ns is not None:
-            if self.recorded_step_ns is not None:  # the profiler hardly slows the steps down
-                return ""
-            low, high = (format_time(ns, digits=3) for ns in self.estimate_ns)
-            return f"about {in_one_unit(low, high, ' to ')} without the profiler"
-        recorded = format_time(recorded_ns, digits=3)
-        if recorded == format_time(self.step_ns, digits=3):
-            return ""
-        return f"{recorded} with the profiler"
-
-    @property
-    def _excluded(self) -> str:
-        if self.kind is WindowKind.NUMBERED or not self.left_out:
-            return ""
-        counts = {"warm-up": len(self.left_out) - self.partial, "partial": self.partial}
-        kinds = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
-        return f"{kinds} {'step' if len(self.left_out) == 1 else 'steps'} excluded"
-
-    @property
-    def time(self) -> TimeWindow:
-        """The window as a part of a selection."""
-        by_launch = self.steps and self.kind in {WindowKind.STEPS, WindowKind.NUMBERED}
-        if not by_launch:
-            return TimeWindow(self.start_ns, self.end_ns)
-        last_ns = int(ends_of(self.steps).max())
-        return TimeWindow(self.start_ns, self.end_ns, self.host_start_ns, last_ns)
-
-
-@dataclass(frozen=True, slots=True)
-class WindowHeadline:
-    """The time that an answer covers, as every command names it."""
-
-    text: str
-    """`3 steps of about 43.2 ms (46.9 ms with the profiler), GPU busy 92.5%`."""
-    steps: int = 0
-    step_ns: float | None = None
-    """Step time without the profiler, where that is known or estimated; None without steps."""
-    recorded_step_ns: float | None = None
-    busy_share: float | None = None
-    """Mean of the GPUs."""
-
-    @property
-    def is_corrected(self) -> bool:
-        """The step time is another one than the capture shows."""
-        return " with the profiler" in self.text
-
-    def document(self) -> dict[str, Any]:
-        """Return plain objects, for JSON: the same in the answer of every command."""
-        return {
-            "text": self.text,
-            "steps": self.steps,
-            "step_ns": self.step_ns,
-            "recorded_step_ns": self.recorded_step_ns,
-            "gpu_busy_share": self.busy_share,
-        }
-
-
-NO_WINDOW = WindowHeadline("")
-
-
-def headline_of(
-    chosen: StepWindow, busy: Mapping[int, float], device: int | None = None
-) -> WindowHeadline:
-    """Name a window with the busy share of each GPU; of several, `device` comes first."""
-    shares = list(busy.values())
-    step_ns = chosen.step_ns if chosen.steps else None
-    return WindowHeadline(
-        ", ".join(filter(None, (chosen.text, _busy_text(busy, device)))),
-        len(chosen.steps),
-        step_ns,
-        step_ns and (chosen.recorded_step_ns or step_ns),
-        sum(shares) / len(shares) if shares else None,
-    )
-
-
-def _busy_text(busy: Mapping[int, float], device: int | None) -> str:
-    if not busy:
-        return ""
-    if len(busy) == 1:
-        return f"GPU busy {format_share(next(iter(busy.values())))}"
-    span = f"{format_share(min(busy.values()))} to {format_share(max(busy.values()))}"
-    if device is None:
-        return f"{len(busy)} GPUs busy {span}"
-    return f"GPU {device} busy {format_share(busy[device])} (all {len(busy)}: {span})"
 
 
 def step_window(
@@ -314,8 +90,8 @@ def window_steps(trace: Trace) -> TraceSteps | NotApplicable:
     if isinstance(chosen, NotApplicable):
         return find_steps(trace)
     if not chosen.steps:
-        reasons = (n.removeprefix(NO_STEPS) for n in chosen.notes if n.startswith(NO_STEPS))
-        return absent(trace, next(reasons, "no complete step in the capture"))
+        why = chosen.no_steps or "no complete step in the capture"
+        return absent(trace, why + chosen.suggestions)
     every = StepList.of(chosen.steps, chosen.left_out).frame.sort("start_ns", maintain_order=True)
     return TraceSteps(StepList(every), chosen.how)
 
@@ -352,8 +128,9 @@ def _chosen_window(
     elif selection.within is not None:
         chosen = _by_range(trace, detected, None if warmup else _warm_up_end(trace, selection))
     elif isinstance(detected.steps, NotApplicable):
-        why = NO_STEPS + detected.steps.reason + _suggestions(trace, detected)
-        chosen = StepWindow(whole.start_ns, whole.end_ns, notes=(*detected.notes, why))
+        more = _suggestions(trace, detected)
+        chosen = StepWindow(whole.start_ns, whole.end_ns)
+        chosen = _without_steps(chosen, detected.steps, detected.notes, more)
         chosen = chosen if warmup else _without_start(trace, chosen)
     else:
         chosen = _usual(trace, detected, detected.steps, warmup=warmup)
@@ -365,6 +142,14 @@ def _chosen_window(
     note = f"steps are those of {process}, the {selection.rank}; --process selects another"
     process = f"{process} ({selection.rank}; others: --process)"
     return replace(chosen, process=process, notes=(note, *chosen.notes))
+
+
+def _without_steps(
+    focus: StepWindow, missing: NotApplicable, notes: tuple[str, ...], suggestions: str = ""
+) -> StepWindow:
+    """Say why a window has no steps, in the notes too, after these."""
+    why = f"no steps found: {missing.reason}{suggestions}"
+    return replace(focus, no_steps=missing.reason, suggestions=suggestions, notes=(*notes, why))
 
 
 def _without_start(trace: Trace, focus: StepWindow) -> StepWindow:
@@ -455,7 +240,7 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
         )
         return window.with_columns(*lists)
 
-    frame = trace.derive("window-19", find)
+    frame = trace.derive("window-21", find)
     row = frame.drop(_STEP_LISTS).row(0, named=True)
     if row["reason"] is not None:
         return NotApplicable("focus", row["reason"], row["hint"])
@@ -466,7 +251,10 @@ def _default_window(trace: Trace) -> StepWindow | NotApplicable:
     return StepWindow(steps=kept, left_out=left_out, notes=notes, inner_loop=inner, **plain)
 
 
-_PLAIN = ("start_ns", "end_ns", "how", "process", "before_ns", "partial")
+_PLAIN = (
+    *("start_ns", "end_ns", "how", "process", "before_ns", "partial"),
+    *("no_steps", "suggestions"),
+)
 _STEP_LISTS = ("steps", "left_out")
 _WINDOW_SCHEMA = {
     "start_ns": pl.Int64(),
@@ -477,6 +265,8 @@ _WINDOW_SCHEMA = {
     "notes": pl.List(pl.String()),
     "before_ns": pl.Int64(),
     "partial": pl.Int64(),
+    "no_steps": pl.String(),
+    "suggestions": pl.String(),
     "inner_loop": pl.Struct({"count": pl.Int64(), "gpu_ops": pl.Int64(), "gpu_ns": pl.Float64()}),
     "reason": pl.String(),
     "hint": pl.String(),
@@ -512,18 +302,18 @@ def with_uneven_note(trace: Trace, chosen: StepWindow) -> StepWindow:
 
 
 def _uneven(trace: Trace, chosen: StepWindow) -> tuple[str, ...]:
-    if len(chosen.steps) < _MIN_STEPS:
+    if len(chosen.steps) < MIN_STEPS:
         return ()
     begun, done = step_spans(trace, chosen.steps)
     took = done - begun
     median = float(np.median(took))
-    if not 1 / _LONG <= chosen.step_ns / max(median, 1.0) <= _LONG:
+    if not 1 / LONG <= chosen.step_ns / max(median, 1.0) <= LONG:
         text = f"{_UNEVEN[0]} {format_time(median, digits=3)}; "
         far = np.abs(took - median)
         at = int(np.argmax(far))
         if far[at] < far.sum() / 2:
-            count = int((far > (1 - 1 / _LONG) * median).sum())
-            many = f"{count:,} of {len(took):,} steps are over {1 - 1 / _LONG:.0%} off"
+            count = int((far > (1 - 1 / LONG) * median).sum())
+            many = f"{count:,} of {len(took):,} steps are over {1 - 1 / LONG:.0%} off"
             return (f"{text}{many}: gpusight steps FILE lists them",)
         text += f"{called(chosen.steps[at])} takes {format_time(int(took[at]), digits=3)}"
         # The longer part of the window before or after it.
@@ -532,7 +322,7 @@ def _uneven(trace: Trace, chosen: StepWindow) -> tuple[str, ...]:
         return (f"{text}; without it: --steps {first}-{last}",)
     typical = float(np.median(took_ns(launched(trace), chosen.steps)))
     between = chosen.step_ns - typical
-    if between < (1 - 1 / _LONG) * chosen.step_ns:
+    if between < (1 - 1 / LONG) * chosen.step_ns:
         return ()
     shown, more = (format_time(time, digits=3) for time in (typical, between))
     return (f"{_UNEVEN[1]} {shown}; {more} of the step time is between steps",)
@@ -544,8 +334,6 @@ _UNEVEN = ("median step", "a typical step takes")
 
 _GPU_SHARE = 0.9
 """Share of the GPU time that a suggested window covers."""
-SUGGESTION = "; to analyze a part: "
-"""What comes between the reason why there are no steps and the windows that can be chosen."""
 
 
 def _suggestions(trace: Trace, detected: DetectedSteps) -> str:
@@ -560,7 +348,7 @@ def _suggestions(trace: Trace, detected: DetectedSteps) -> str:
     last = int(work["end_ns"][min(int(np.searchsorted(share, 1 - edge)), work.height - 1)])
     unit, scale = ("ms", 1e6) if last - first > 10 * 1e6 else ("us", 1e3)
     window = f"{first // scale:.0f}{unit}-{-(-last // scale):.0f}{unit}"
-    text = f"{SUGGESTION}--window {window} ({_GPU_SHARE:.0%} of the GPU time)"
+    text = f"; to analyze a part: --window {window} ({_GPU_SHARE:.0%} of the GPU time)"
     if detected.loops is not None:
         last_number = detected.loops.steps[-1].number
         text += f", --steps 0-{last_number} ({detected.loops.how})"
@@ -618,7 +406,7 @@ def _by_time(
     start, end = first, last
     kind = WindowKind.ALL if window == (None, None) else WindowKind.TIME
     if isinstance(detected.steps, NotApplicable):
-        return StepWindow(start, end, notes=(*notes, NO_STEPS + detected.steps.reason), kind=kind)
+        return _without_steps(StepWindow(start, end, kind=kind), detected.steps, notes)
     inside = _inside(detected.steps.steps, start, end)
     kept = set(inside)
     out = tuple(step for step in detected.steps.steps if step not in kept)
@@ -658,8 +446,8 @@ def _by_range(
     start, last = int(ranges["start_ns"].min()), int(ranges["end_ns"].max())  # type: ignore[arg-type]
     end = work_end(trace, start, last, process)
     if isinstance(detected.steps, NotApplicable):
-        notes = (*detected.notes, NO_STEPS + detected.steps.reason)
-        return StepWindow(start, end, notes=notes, kind=WindowKind.RANGE)
+        whole = StepWindow(start, end, kind=WindowKind.RANGE)
+        return _without_steps(whole, detected.steps, detected.notes)
     inside = _inside(detected.steps.steps, start, last)
     how, inner = (detected.steps.how, detected.steps.inner_loop) if inside else ("", None)
     return StepWindow(
@@ -713,158 +501,3 @@ def _names(steps: Sequence[TraceStep]) -> str:
     shown = ", ".join(called(step) for step in steps[:_MAX_NAMED])
     more = len(steps) - _MAX_NAMED
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-# Steps that do not represent the rest -------------------------------------------------------------
-
-_PREPARES = re.compile(
-    r"(?:cu|cuda|hip)(?:Module|Library)\w*(?:Load|GetFunction|GetKernel)|"
-    r"(?:cu|cuda|hip)(?:Malloc|MemAlloc|HostAlloc|MallocHost)(?!Async)|cuMemCreate|cu\w*Link"
-)
-"""Calls that a program makes until it has run once."""
-_LONG = 1.25
-_LONG_PREPARING = 1.1
-"""Times the median of later steps: what is long, and long for a step that also prepares."""
-_DEVIATIONS = 5 * 1.4826
-"""Median absolute deviations that are out of the ordinary: five standard deviations."""
-_USUAL_QUANTILE = 0.9
-_CUT_LAUNCHES = 0.5
-_CUT_TIME = 0.8
-_WHOLE_LAUNCHES = 0.95
-"""Share of the usual launches that a step has, next to steps whose GPU work is missing."""
-_VARYING = 0.1
-"""Variation of the launches of steps from which on their time is compared per launch."""
-_MAX_STARTING = 1
-"""Steps that are slow because the profiler starts, where the recorder let the program warm up."""
-_MIN_STEPS = 3
-"""Steps needed to find out which of them are unlike the others."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnrepresentativeSteps:
-    """How many steps at either end do not represent the rest, and why."""
-
-    warm_up: int
-    """Steps at the beginning, after those that were cut off."""
-    cut_first: int
-    """Steps at the beginning of which the capture has only a part of the GPU work, or none."""
-    cut_last: int
-    """Such steps at the end."""
-    why: str
-    """Of the warm-up, in a few words; empty where there is none."""
-
-
-def unrepresentative_steps(
-    trace: Trace, steps: Sequence[TraceStep], *, open_end: bool = False
-) -> UnrepresentativeSteps:
-    """Find the steps at either end that do not represent the rest.
-
-    With `open_end` the end of the last one was not seen: what the host did before the next.
-    """
-    named = _named(trace, steps)
-    work = launched(trace)
-    launches, took = launches_of(work, steps), took_ns(work, steps)
-    usual = max(1.0, float(np.median(launches)))
-    first = last = 0
-    if open_end and len(steps) >= _MIN_STEPS:
-        # Found by what they launch, steps are whole; those with more to do take longer.
-        if np.std(launches) > _VARYING * usual:
-            took = np.rint(took * usual / np.maximum(launches, 1)).astype(np.int64)
-        last = int(len(steps) > _MIN_STEPS and took[-1] < _CUT_TIME * np.median(took[:-1]))
-    elif not open_end:
-        first = 0 if named else _cut(launches, took, prepares=True)
-        last = min(_cut(launches[::-1], took[::-1], prepares=False), len(steps) - named - 1)
-    whole = steps[first : len(steps) - last]
-    measured = 0
-    if len(whole) >= _MIN_STEPS:
-        whole_ns = took[first : len(steps) - last]
-        pace = known_pace(trace, steps[0].process)
-        is_warm = pace is not None and counts_on(steps, pace)
-        most = _MAX_STARTING if is_warm else len(whole) // 2
-        measured = min(_measured(whole_ns, _prepares(trace, whole)), most)
-    count = max(named, measured)
-    why = "" if not count else "named so" if named >= measured else "longer than later ones"
-    return UnrepresentativeSteps(count, first, last, why)
-
-
-def _cut(launches: Ints, took: Ints, *, prepares: bool) -> int:
-    """Count the steps of which the capture lacks GPU work; the first one given is at its end.
-
-    Those without any, where most of the others have some, and one next to them with less than the
-    others; else one with few launches, in little time unless all others launch the same. A
-    beginning that `prepares` may be long before there is much GPU work: this is warm-up.
-    """
-    works = launches > 0
-    empty = int(np.argmax(works))
-    if works[empty:].sum() <= len(works[empty:]) / 2:
-        return 0
-    usual_ns = float(np.median(took[works]))
-    if prepares and took[: empty + 1].max() > _LONG * usual_ns:
-        return 0
-    others = launches[empty + 1 :][works[empty + 1 :]]
-    # Of two others, one may be a warm-up that compiles or tunes with launches of its own.
-    usual = float(np.quantile(others, 0.5, method="lower")) if len(others) else 0.0
-    if empty:
-        return empty + int(launches[empty] < _WHOLE_LAUNCHES * usual)
-    if len(launches) < _MIN_STEPS or launches[0] >= _CUT_LAUNCHES * usual:
-        return 0
-    return int(took[0] < _CUT_TIME * usual_ns or np.std(others) <= _VARYING * usual)
-
-
-def _named(trace: Trace, steps: Sequence[TraceStep]) -> int:
-    """Count the leading steps that a range around them, or their own name, calls warm-up."""
-    starts = starts_of(steps)
-    warm_up = frame_of(steps)["name"].str.contains(WARM_UP).to_numpy()
-    if trace.has("ranges"):
-        around = named_like(closed_ranges(trace), WARM_UP)
-        inside = Intervals.from_arrays(around["start_ns"].to_numpy(), around["end_ns"].to_numpy())
-        warm_up |= contains(inside, starts)
-    return 0 if warm_up.all() else int(np.argmin(warm_up))
-
-
-def outliers(took: Ints, kept: Mask) -> Mask:
-    """Return which steps take much longer, or shorter, than the kept ones usually do."""
-    if kept.sum() < _MIN_STEPS:
-        return np.zeros(len(took), np.bool_)
-    median, limit = _spread(took[kept])
-    far: Mask = (took > np.maximum(_LONG * median, median + limit)) | (
-        took < np.minimum(median / _LONG, median - limit)
-    )
-    return far
-
-
-def _spread(took: Ints) -> tuple[float, float]:
-    """Return the median, and how far from it is out of the ordinary."""
-    median = float(np.median(took))
-    return median, _DEVIATIONS * float(np.median(np.abs(took - median)))
-
-
-def _measured(took: Ints, prepares: Mask) -> int:
-    """Count the leading steps that are out of the ordinary among the later ones."""
-    later = took[max(1, len(took) // 2) :]
-    median, limit = _spread(later)
-    # What later steps often take as well is no sign of a beginning.
-    often = float(np.quantile(later, _USUAL_QUANTILE, method="higher"))
-    needed = np.where(prepares, _LONG_PREPARING, _LONG) * median
-    usual = took <= np.maximum(needed, max(median + limit, often))
-    leading = int(np.argmax(usual)) if usual.any() else 0
-    # Warm-up ends with a fall. Steps that get faster little by little, as clocks rise, have none.
-    soon = np.minimum(took[1:], np.append(took[2:], took[-1]))[:leading]
-    falls = took[:leading] >= _LONG_PREPARING * soon
-    return int(np.flatnonzero(falls)[-1]) + 1 if falls.any() else 0
-
-
-def _prepares(trace: Trace, steps: Sequence[TraceStep]) -> Mask:
-    """Return which steps make calls that prepare, where most of the later steps make none."""
-    if not trace.has("api_calls"):
-        return np.zeros(len(steps), np.bool_)
-    calls = trace.table("api_calls", ["start_ns", "name", "process"])
-    names = names_of(calls["name"])
-    codes = [code for code, name in enumerate(names) if _PREPARES.match(name)]
-    wanted = pl.col("name").to_physical().is_in(codes)
-    if steps[0].process is not None:
-        wanted &= pl.col("process") == steps[0].process
-    counts = count_in(calls.filter(wanted)["start_ns"].to_numpy(), steps)
-    usually = float(np.median(counts[len(counts) // 2 :]))
-    prepares: Mask = (counts > 0) & (usually == 0)
-    return prepares

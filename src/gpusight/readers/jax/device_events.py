@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from gpusight.naming import demangle_if_mangled
+from gpusight.naming.name_parts import demangle_if_mangled
 from gpusight.readers.jax.plane_events import (
     EVENT_COLUMNS,
     KeptEvents,

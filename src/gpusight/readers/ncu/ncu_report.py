@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from gpusight.errors import DamagedCaptureError
-from gpusight.naming import demangle_if_mangled
 from gpusight.naming.metric_names import canonical, unit_of
+from gpusight.naming.name_parts import demangle_if_mangled
 from gpusight.readers.ncu.counter_values import (
     count_instances,
     has_instances,

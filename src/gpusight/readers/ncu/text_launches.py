@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from gpusight.naming import demangle_if_mangled
-from gpusight.naming.name_parts import take_apart
+from gpusight.naming.name_parts import demangle_if_mangled, take_apart
 from gpusight.readers.ncu.report_messages import in_domain
 from gpusight.readers.tables import NAMELESS, file_name
 from gpusight.trace.schema_gpu import BETWEEN_STACKS

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.naming import demangle_if_mangled
+from gpusight.naming.name_parts import demangle_if_mangled
 from gpusight.readers.nsys import raw_tables
 from gpusight.readers.nsys.raw_tables import Ends, process_of
 from gpusight.readers.tables import (

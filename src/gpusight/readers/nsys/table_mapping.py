@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from gpusight.naming import demangle_if_mangled
+from gpusight.naming.name_parts import demangle_if_mangled
 from gpusight.readers.nsys import column_rules as rules
 from gpusight.readers.nsys import nsys_machine, raw_tables
 from gpusight.readers.nsys.column_rules import (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import polars as pl
 
-from gpusight.naming import demangle_if_mangled
+from gpusight.naming.name_parts import demangle_if_mangled
 from gpusight.readers import chrome_source
 from gpusight.readers.chrome_columns import ArgumentColumn, NumberBuilder, TextBuilder
 from gpusight.readers.tables import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpusight.naming.kernel_names import classify
 from gpusight.naming.kernel_patterns import kernel_origin
-from gpusight.rules.frameworks import Framework
+from gpusight.rules.rule import Framework
 
 if TYPE_CHECKING:
     from gpusight.rules.finding import KernelFinding

@@ -11,10 +11,9 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls
 from gpusight.rules.finding import Confidence
 from gpusight.rules.formatting import called_from, largest, named, summed_locations
-from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import idle_gaps, of_calls, with_idle_gaps
 from gpusight.rules.patterns.host_gaps import host_unknown, idle_ns
-from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
+from gpusight.rules.rule import CLEAN, Framework, RuleMatch, Threshold, TimelineRule
 
 if TYPE_CHECKING:
     from gpusight.rules.context import RuleContext

@@ -18,7 +18,6 @@ from gpusight.analysis.selection import GPU_WORK
 from gpusight.naming.host_names import is_input, is_waiting
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import largest, named
-from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
     MAX_LAUNCHES_BETWEEN,
@@ -34,7 +33,14 @@ from gpusight.rules.patterns.host_gaps import (
 )
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
 from gpusight.rules.patterns.stack_lines import line_sites, lines_before
-from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
+from gpusight.rules.rule import (
+    CLEAN,
+    Framework,
+    RuleMatch,
+    RuleNotApplicable,
+    Threshold,
+    TimelineRule,
+)
 from gpusight.trace.intervals import Intervals, coverage, gaps, intersect, union
 from gpusight.units import format_bytes, format_time
 

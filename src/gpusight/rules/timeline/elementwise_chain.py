@@ -9,7 +9,6 @@ import polars as pl
 
 from gpusight.rules.finding import Confidence
 from gpusight.rules.formatting import library_kernels
-from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import groups
 from gpusight.rules.patterns.fusable_kernels import (
     CAST_NARROW,
@@ -29,7 +28,14 @@ from gpusight.rules.patterns.kernel_groups import (
     time_evidence,
     total_ns,
 )
-from gpusight.rules.rule import CLEAN, FindingLocation, RuleMatch, Threshold, TimelineRule
+from gpusight.rules.rule import (
+    CLEAN,
+    FindingLocation,
+    Framework,
+    RuleMatch,
+    Threshold,
+    TimelineRule,
+)
 from gpusight.units import format_mean
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ import polars as pl
 from gpusight.hardware.gpu_lookup import GEMM_FIXED_NS
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import is_training, title_share
-from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import each_op
 from gpusight.rules.patterns.fp32_gemms import MIN_TENSOR_SPEEDUP
 from gpusight.rules.patterns.kernel_groups import (
@@ -24,6 +23,7 @@ from gpusight.rules.patterns.kernel_groups import (
 from gpusight.rules.rule import (
     CLEAN,
     UNKNOWN_PEAKS,
+    Framework,
     RuleMatch,
     RuleNotApplicable,
     Threshold,

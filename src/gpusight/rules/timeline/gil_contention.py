@@ -11,10 +11,16 @@ from gpusight.analysis.replay.changes import without_host_time
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import summed_locations
-from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import single_span
 from gpusight.rules.patterns.host_gaps import busy_share, host_unknown, launching_thread
-from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
+from gpusight.rules.rule import (
+    CLEAN,
+    Framework,
+    RuleMatch,
+    RuleNotApplicable,
+    Threshold,
+    TimelineRule,
+)
 from gpusight.trace.intervals import Intervals, coverage
 
 if TYPE_CHECKING:

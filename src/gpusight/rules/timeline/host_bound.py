@@ -17,7 +17,6 @@ from gpusight.analysis.selection import GPU_WORK
 from gpusight.naming.host_names import is_sleeping, is_waiting
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import TITLE_NAME_LENGTH, largest, named
-from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
     at_most,
@@ -28,7 +27,14 @@ from gpusight.rules.patterns.host_gaps import (
     launching_threads,
 )
 from gpusight.rules.patterns.stack_lines import line_sites, lines_behind
-from gpusight.rules.rule import CLEAN, FindingLocation, RuleMatch, Threshold, TimelineRule
+from gpusight.rules.rule import (
+    CLEAN,
+    FindingLocation,
+    Framework,
+    RuleMatch,
+    Threshold,
+    TimelineRule,
+)
 from gpusight.trace.intervals import Intervals, contains, coverage, gaps
 from gpusight.units import format_share
 

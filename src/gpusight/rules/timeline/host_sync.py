@@ -21,7 +21,6 @@ from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.replay.changes import free_calls, remove, without_waiting
 from gpusight.rules.finding import Confidence
 from gpusight.rules.formatting import called_from, is_training, largest, named, summed_locations
-from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import idle_gaps, of_calls, with_idle_gaps
 from gpusight.rules.patterns.host_gaps import (
     MIN_COPY_WAIT_SHARE,
@@ -33,7 +32,7 @@ from gpusight.rules.patterns.host_gaps import (
 )
 from gpusight.rules.patterns.memcpys import MIN_COPY_BYTES
 from gpusight.rules.patterns.stack_lines import lines_in
-from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
+from gpusight.rules.rule import CLEAN, Framework, RuleMatch, Threshold, TimelineRule
 from gpusight.trace.intervals import Intervals, coverage
 from gpusight.units import format_time
 

@@ -13,7 +13,6 @@ from gpusight.analysis.replay.changes import without_host_time
 from gpusight.naming.host_names import is_locked
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import TITLE_NAME_LENGTH, largest, named
-from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import idle_by_cause
 from gpusight.rules.patterns.host_gaps import (
     MIN_RARE_RATIO,
@@ -27,7 +26,7 @@ from gpusight.rules.patterns.host_gaps import (
     spent_before,
 )
 from gpusight.rules.patterns.stack_lines import line_sites, lines_behind
-from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
+from gpusight.rules.rule import CLEAN, Framework, RuleMatch, Threshold, TimelineRule
 from gpusight.units import format_time
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from gpusight.rules.formatting import (
     named,
     own_locations,
 )
-from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import launch_gaps
 from gpusight.rules.patterns.fusable_kernels import parts_of
 from gpusight.rules.patterns.host_gaps import (
@@ -47,7 +46,7 @@ from gpusight.rules.patterns.kernel_groups import (
 )
 from gpusight.rules.patterns.memcpys import not_in_graphs
 from gpusight.rules.patterns.stack_lines import lines_behind
-from gpusight.rules.rule import CLEAN, RuleMatch, Threshold, TimelineRule
+from gpusight.rules.rule import CLEAN, Framework, RuleMatch, Threshold, TimelineRule
 from gpusight.rules.timeline.unfused_optimizer import optimizer_code
 from gpusight.units import format_share, format_time
 

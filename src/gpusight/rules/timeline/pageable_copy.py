@@ -11,11 +11,17 @@ import polars as pl
 from gpusight.analysis.replay.changes import set_duration
 from gpusight.hardware.gpu_table import CPU_LINK_BYTES_S, CPU_LINKS, USUAL_CPU_LINK
 from gpusight.rules.finding import Confidence, Evidence
-from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.patterns.memcpys import DIRECTION_NAMES
-from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable, Threshold, TimelineRule
+from gpusight.rules.rule import (
+    CLEAN,
+    Framework,
+    RuleMatch,
+    RuleNotApplicable,
+    Threshold,
+    TimelineRule,
+)
 from gpusight.units import format_rate
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ import polars as pl
 
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import library_kernels, quoted_name, summed_locations, title_share
-from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns.fusable_kernels import parts_of
 from gpusight.rules.patterns.kernel_groups import (
@@ -31,6 +30,7 @@ from gpusight.rules.patterns.kernel_groups import (
 from gpusight.rules.rule import (
     CLEAN,
     UNKNOWN_SMS,
+    Framework,
     RuleMatch,
     RuleNotApplicable,
     Threshold,

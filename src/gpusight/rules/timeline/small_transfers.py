@@ -10,12 +10,11 @@ import polars as pl
 from gpusight.analysis.replay.changes import free_calls, without_host_time
 from gpusight.rules.context import memoize
 from gpusight.rules.finding import Confidence
-from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import gpu_work
 from gpusight.rules.patterns import memcpys
 from gpusight.rules.patterns.host_gaps import host_unknown, idle_during, waits
 from gpusight.rules.patterns.kernel_groups import without_kernels
-from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
+from gpusight.rules.rule import CLEAN, Framework, RuleMatch, RuleVerdict, Threshold, TimelineRule
 
 if TYPE_CHECKING:
     from gpusight.analysis.replay.changes import Change

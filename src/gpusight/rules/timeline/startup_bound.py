@@ -14,7 +14,7 @@ from gpusight.analysis.launch_index import launched, of_process
 from gpusight.analysis.ledger.device_ledger import account
 from gpusight.analysis.ledger.ledger_entries import IdleCause
 from gpusight.analysis.selection import GPU_WORK, ResolvedSelection
-from gpusight.analysis.steps.step_window import WindowKind
+from gpusight.analysis.steps.window_headline import WindowKind
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import largest, summed_locations
 from gpusight.rules.locations import host_events, single_span

@@ -10,7 +10,6 @@ import polars as pl
 from gpusight.analysis.aggregates import names_of
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.formatting import title_share
-from gpusight.rules.frameworks import Framework
 from gpusight.rules.locations import groups
 from gpusight.rules.patterns.fp32_gemms import targets
 from gpusight.rules.patterns.fusable_kernels import FUSED_LAUNCHES, IN_HALF, RECOMPUTED, parts_of
@@ -24,7 +23,7 @@ from gpusight.rules.patterns.kernel_groups import (
     marked_work,
     total_ns,
 )
-from gpusight.rules.rule import CLEAN, RuleMatch, RuleVerdict, Threshold, TimelineRule
+from gpusight.rules.rule import CLEAN, Framework, RuleMatch, RuleVerdict, Threshold, TimelineRule
 from gpusight.units import format_mean
 
 if TYPE_CHECKING:

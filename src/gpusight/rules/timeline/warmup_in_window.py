@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from gpusight.analysis.steps.program_phases import ProgramStart
     from gpusight.analysis.steps.step_list import TraceStep
-    from gpusight.analysis.steps.step_window import StepWindow
+    from gpusight.analysis.steps.window_headline import StepWindow
     from gpusight.rules.context import RuleContext
     from gpusight.rules.finding import TimelineFinding
     from gpusight.rules.rule import RuleVerdict

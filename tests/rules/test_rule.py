@@ -7,8 +7,8 @@ import re
 import pytest
 
 from gpusight.rules.diagnosis import TimelineDiagnosis
-from gpusight.rules.frameworks import Framework, framework_of
 from gpusight.rules.registry import timeline_rules
+from gpusight.rules.rule import Framework, framework_of
 from gpusight.rules.timeline_diagnosis import diagnose_timeline
 from tests.rules.timeline.rule_captures import Capture
 from tests.traces import build_trace
