@@ -38,7 +38,7 @@ _KERNELS, _GRAPHS = GPU_WORK.index("kernels"), GPU_WORK.index("graph_launches")
 _WAITS = len(GPU_WORK)
 _BACKWARD = re.compile(r"(?i)backward|_bwd|bwd_|[dw]grad|_grad")
 _LOADS = re.compile(r"(?:cu|cuda|hip)(?:Module|Library)Load|cuLink|(?:nv|hip)rtcCompile")
-_VAGUE = ["other", "generated", ""]
+_VAGUE = ["custom", "generated", "loop", "other", "stencil", ""]
 _HEAVY = {"matmul", "convolution", "attention"}
 _MIN_KINDS = 3
 """Kinds of kernels that a step must have where names without numbers or categories count."""
