@@ -52,6 +52,8 @@ _MIN_VAGUE = 5
 """Repetitions needed of the same categories of kernels in other numbers."""
 _MIN_INNER = 0.3
 """Part of a step that an inner loop must cover to be named."""
+_MIN_OTHER = 0.3
+"""Part of a training step's kernels that an update of another network has at least."""
 _PAUSE = 3.0
 """Times the longest pause inside a period: a pause before each that marks its start."""
 _SMALL = 0.1
@@ -158,7 +160,7 @@ def _covering_most(
         p
         for p in periods
         if p.same_counts
-        and p.length >= _MIN_REPETITIONS
+        and (p.length >= _MIN_REPETITIONS or p.coverage >= _NEARLY_ALL * step.coverage)
         and step.length >= _MIN_REPETITIONS * p.length
         and p.coverage >= _MIN_INNER * step.coverage
     ]
@@ -168,7 +170,7 @@ def _covering_most(
 
 def _is_same_loop(period: Period, other: Period) -> bool:
     """Return whether a plain loop has the repetitions of another one, give or take a cut one."""
-    is_plain = bool(period.same_counts and period.whole.all())
+    is_plain = period.same_counts and bool(period.whole.all())
     return is_plain and abs(len(period.starts) - len(other.starts)) <= 1
 
 
@@ -460,11 +462,9 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
         _share_with(sequence, kind, inner) >= _NEARLY_ALL for kind in ("backward", "feeds")
     )
     if outer.same_counts and not inner.same_counts:
-        # Two halves of a program may hold the same by chance, and so may parts of it with several
-        # batches each, but not in the same order.
-        few = len(outer.starts) < _MIN_REPETITIONS
-        alone = kernels <= _MAJORITY * own_kernels and not _in_same_order(sequence, outer)
-        return covers and ((few and updated) or (fed and (few or alone)))
+        return covers and (updated or fed) and _is_chance(sequence, outer, inner, fed=fed)
+    if updated and kernels > _MIN_OTHER * own_kernels and _trains_another(sequence, outer, inner):
+        return False
     if updated or (fed and backward):
         # A loop of training over batches may also be a part of a step that gathers these first.
         in_inner, in_outer = (_time_in(sequence, period) for period in (inner, outer))
@@ -477,11 +477,7 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
     if not covers or _share_with(sequence, "updates", outer) >= _NEARLY_ALL:
         return False
     if fed:
-        # Parts of a batch in turn, on several streams: the host pauses after all of them only. An
-        # image is copied and looked at before its parts are.
-        own_input = kernels >= own_kernels and _outside(sequence, outer, inner, "feeds")[0] > 0
-        in_turn = not _pauses(sequence, inner) and _pauses(sequence, outer)
-        return not (own_input or in_turn or _leads(sequence, outer, inner))
+        return not _is_batch(sequence, outer, inner)
     if not inner.same_counts:
         return not kernels and not _adds_kinds(sequence, outer, inner)
     if len(outer.starts) < _MIN_REPETITIONS:
@@ -501,6 +497,28 @@ def _adds_kinds(sequence: Activities, outer: Period, inner: Period) -> bool:
     """
     in_outer, in_inner = (holding(sequence, p.starts, p.ends) for p in (outer, inner))
     return bool(((in_outer >= _NEARLY_ALL) & (in_inner < _MAJORITY)).any())
+
+
+def _is_chance(sequence: Activities, outer: Period, inner: Period, *, fed: bool) -> bool:
+    """Return whether parts of a program hold the same by chance: so many steps that differ.
+
+    Two halves do, and so do parts with several batches each (`fed`), but not in the same order.
+    """
+    kernels, own_kernels = _outside(sequence, outer, inner)
+    alone = kernels <= _MAJORITY * own_kernels and not _in_same_order(sequence, outer)
+    return len(outer.starts) < _MIN_REPETITIONS or (fed and alone)
+
+
+def _is_batch(sequence: Activities, outer: Period, inner: Period) -> bool:
+    """Return whether inner periods that copy input are parts of a batch, an image or a time step.
+
+    Parts in turn, on several streams: the host pauses after all of them only. An image is copied
+    and looked at before its parts are.
+    """
+    kernels, own_kernels = _outside(sequence, outer, inner)
+    own_input = kernels >= own_kernels and _outside(sequence, outer, inner, "feeds")[0] > 0
+    in_turn = not _pauses(sequence, inner) and _pauses(sequence, outer)
+    return own_input or in_turn or _leads(sequence, outer, inner)
 
 
 def _in_same_order(sequence: Activities, period: Period) -> bool:
@@ -563,6 +581,19 @@ def _trains_in(sequence: Activities, outer: Period, inner: Period) -> bool:
         for period in (inner, outer)
     ]
     return passes[0] >= _MAJORITY or passes[1] < _NEARLY_ALL
+
+
+def _trains_another(sequence: Activities, outer: Period, inner: Period) -> bool:
+    """Return whether a pass and an update of another network come after every few inner periods."""
+    between = np.zeros(len(sequence) + 1, np.int8)
+    between[inner.ends] += 1
+    between[np.append(inner.starts[1:], outer.next_start)] -= 1
+    tails = np.cumsum(between[:-1]) > 0
+    parts = [
+        _share_with(replace(sequence, **{kind: getattr(sequence, kind) & tails}), kind, outer)
+        for kind in ("updates", "backward", "heavy")
+    ]
+    return min(parts) >= _NEARLY_ALL
 
 
 def _is_request(sequence: Activities, outer: Period, inner: Period, outside: float) -> bool:

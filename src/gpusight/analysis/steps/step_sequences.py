@@ -38,7 +38,7 @@ _KERNELS, _GRAPHS = GPU_WORK.index("kernels"), GPU_WORK.index("graph_launches")
 _WAITS = len(GPU_WORK)
 _BACKWARD = re.compile(r"(?i)backward|_bwd|bwd_|[dw]grad|_grad")
 _LOADS = re.compile(r"(?:cu|cuda|hip)(?:Module|Library)Load|cuLink|(?:nv|hip)rtcCompile")
-_VAGUE = ["other", "generated", ""]
+_VAGUE = ["custom", "generated", "loop", "other", "stencil", ""]
 _HEAVY = {"matmul", "convolution", "attention"}
 _MIN_KINDS = 3
 """Kinds of kernels that a step must have where names without numbers or categories count."""
@@ -63,6 +63,8 @@ _SAME_NAMES = 0.95
 """Part of the activities of a period whose names the one before has as well."""
 _BATCH_BYTES = 1024
 """Copies below this are scalars and flags rather than a batch."""
+_MAX_PAUSE = 0.1
+"""Part of the last step after which a wait is no longer part of it."""
 _MAX_NAMES = 20_000
 """Names of kernels that are classified; a program with more makes up new ones as it runs."""
 _RESETS = re.compile(
@@ -463,10 +465,15 @@ def _ends(launches: pl.DataFrame, period: Period) -> Ints:
     """Return when periods end: where the next or a tail starts, the last with what it launched."""
     times = launches["launch_ns"].to_numpy()
     first, after = int(period.starts[-1]), int(period.ends[-1])
-    done = int(launches["end_ns"][first:after].max())  # type: ignore[arg-type]
+    works = launches["table"] != _WAITS
+    done = int(launches["end_ns"][first:after].filter(works[first:after]).max())  # type: ignore[arg-type]
+    # A wait long after the last result is what the program does next.
+    latest = done + _MAX_PAUSE * (done - int(times[first]))
+    own = [i for i in range(first, after) if works[i] or times[i] <= latest]
+    done = int(launches["end_ns"][own].max())  # type: ignore[arg-type]
     if after < len(times):
         done = min(done, int(times[after]))
-    last = max(done, int(times[after - 1]) + 1)
+    last = max(done, int(times[own[-1]]) + 1)
     return np.append(times[period.ends[:-1]], last)
 
 
