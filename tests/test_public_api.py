@@ -209,6 +209,11 @@ def test_wrong_arguments_name_what_is_wanted(call: Callable[[], object], says: s
         call()
 
 
+def test_a_section_that_is_not_there_names_those_that_are() -> None:
+    with pytest.raises(KeyError, match="no section 'gpus'; sections are devices, processes"):
+        gs.info(DEMO)["gpus"]
+
+
 def test_a_notebook_names_the_time_that_an_answer_covers() -> None:
     for made in (gs.kernels(DEMO), gs.ledger(DEMO), gs.diagnose(DEMO)):
         bundle = made._repr_mimebundle_()

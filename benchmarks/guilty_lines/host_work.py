@@ -6,22 +6,27 @@ them, so a line may move. `python -m benchmarks.guilty_lines NAME` runs one.
 
 from __future__ import annotations
 
+import asyncio
+import collections
 import copy
 import gc
 import hashlib
 import io
 import json
+import multiprocessing
 import os
 import pickle
 import queue
 import random
 import re
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -484,6 +489,113 @@ def polling() -> Step:
     return step
 
 
+def collate_padding() -> Step:
+    """A function of the program, which the loader calls, pads samples value by value."""
+    trainer = Trainer()
+    samples = [[float(k)] * (6_000 + 400 * k) for k in range(16)]
+
+    class Ragged(torch.utils.data.Dataset[list[float]]):
+        def __len__(self) -> int:
+            return 1 << 20
+
+        def __getitem__(self, index: int) -> list[float]:
+            return samples[index % 16]
+
+    def collate(rows: list[list[float]]) -> torch.Tensor:
+        places = range(max(map(len, rows)))
+        # A tensor of zeros, filled row by row, would do.
+        # As people write it:
+        padded = [[row[k] if k < len(row) else 0.0 for k in places] for row in rows]  # guilty
+        return torch.tensor([row[:_WIDTH] for row in padded])
+
+    batches = iter(torch.utils.data.DataLoader(Ragged(), batch_size=16, collate_fn=collate))
+    return lambda _: trainer.train(next(batches))
+
+
+def database_query() -> Step:
+    """Each step asks a database for statistics that do not change."""
+    trainer, database = Trainer(), sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE samples (id INTEGER, label INTEGER)")
+    rows = ((k, k * 7919 % 1000) for k in range(200_000))
+    database.executemany("INSERT INTO samples VALUES (?, ?)", rows)
+
+    def counts() -> list[tuple[int, int]]:
+        query = "SELECT label, count(*) FROM samples GROUP BY label"
+        return database.execute(query).fetchall()  # guilty
+
+    def step(_: int) -> None:
+        counts()
+        trainer.train()
+
+    return step
+
+
+def module_hook() -> Step:
+    """A hook, which PyTorch calls after each layer, makes a histogram of the weights."""
+    trainer = Trainer()
+    histogram: collections.Counter[float] = collections.Counter()
+
+    def watch(layer: torch.nn.Linear, *_: object) -> None:
+        for value in layer.weight.flatten().tolist():  # guilty
+            histogram[round(value, 2)] += 1  # guilty
+
+    for layer in trainer.model:
+        layer.register_forward_hook(watch)
+    return lambda _: trainer.train()
+
+
+def event_loop() -> Step:
+    """Batches come from a service, one request after the other."""
+    trainer = Trainer()
+
+    async def fetch() -> torch.Tensor:
+        await asyncio.sleep(0.025)  # guilty
+        return torch.ones(16, _WIDTH)
+
+    def step(_: int) -> None:
+        batch = asyncio.run(fetch())  # guilty
+        trainer.train(batch)
+
+    return step
+
+
+def small_files() -> Step:
+    """Samples are files, read one by one."""
+    trainer = Trainer()
+    folder = Path(tempfile.mkdtemp())
+    paths = [folder / f"{number}.bin" for number in range(800)]
+    for path in paths:
+        path.write_bytes(bytes(_WIDTH))
+
+    def read() -> list[bytes]:
+        return [path.read_bytes() for path in paths]  # guilty
+
+    def step(_: int) -> None:
+        read()
+        trainer.train()
+
+    return step
+
+
+def process_pipe() -> Step:
+    """Another process makes batches more slowly than the loop takes them."""
+    trainer = Trainer()
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+
+    def produce() -> None:
+        while True:
+            time.sleep(0.025)  # guilty
+            sender.send([1.0] * _WIDTH)
+
+    multiprocessing.get_context("fork").Process(target=produce, daemon=True).start()
+
+    def step(_: int) -> None:
+        row = receiver.recv()  # guilty
+        trainer.train(torch.tensor(row).expand(16, _WIDTH))
+
+    return step
+
+
 PROGRAMS: tuple[Callable[[], Step], ...] = (
     loader_decode,
     loader_getitem,
@@ -511,4 +623,10 @@ PROGRAMS: tuple[Callable[[], Step], ...] = (
     batch_sorting,
     checksum,
     polling,
+    collate_padding,
+    database_query,
+    module_hook,
+    event_loop,
+    small_files,
+    process_pipe,
 )

@@ -27,8 +27,7 @@ PROGRAMS: dict[str, set[str]] = {
     "gpt_small_forward": _FP32_GPT,
     "gpt_small_fwdbwd": _FP32_GPT,
     "gpt_small_train": _FP32_GPT,
-    # Recording stacks slows the host down so far that the program is launch-bound under it.
-    "gpt_small_train_stack": {*_FP32_GPT, "launch-bound"},
+    "gpt_small_train_stack": _FP32_GPT,
     "gpt_small_gpumetrics": _FP32_GPT,
     "gpt_small_train_bf16_fused": {"launch-bound"},
     "gpt_tiny_osrt": {"launch-bound"},

@@ -358,7 +358,8 @@ class Page(Result):
                 if isinstance(section, NotApplicable):
                     raise section.error()
                 return View(section)
-        raise KeyError(name)
+        names = ", ".join(section.command for section in self.answer.sections)
+        raise KeyError(f"no section {name!r}; sections are {names}")
 
 
 class OrionPage(Page):
