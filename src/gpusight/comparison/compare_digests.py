@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -33,8 +33,10 @@ from gpusight.comparison.named_metrics import (
     changes,
     run_noise,
     sampled,
+    slowed_by_profiler,
 )
 from gpusight.comparison.phrases import NOTHING, bottleneck, busy_share, percent
+from gpusight.comparison.program_identity import PROFILER
 from gpusight.comparison.significance import (
     CONFIDENCE,
     MIN_CONFIDENCE,
@@ -110,28 +112,25 @@ def compare(
     lost = {key for digest in (*before, *after) for key in digest.lost}
     comparison = _without_lost(comparison, lost)
     if comparison.other_program:
-        comparison = _side_by_side(comparison)
+        comparison = replace(_without_verdicts(comparison), findings=())
+    elif any(row.kind == PROFILER for row in comparison.differences):
+        comparison = _without_verdicts(comparison, slowed_by_profiler)
     notes += [*more_notes, *comparison_notes(before, after, comparison)]
     comparison = replace(comparison, notes=tuple(notes))
     return replace(comparison, explanation=explain(comparison))
 
 
-def _side_by_side(comparison: Comparison) -> Comparison:
-    """Leave out what would read as the result of a change: the programs are different."""
-    metrics = tuple(
-        replace(
-            metric,
-            change=replace(
-                metric.change,
-                low=None,
-                high=None,
-                verdict=ChangeVerdict.NOT_COMPARABLE,
-                basis=Basis.NONE,
-            ),
-        )
+def _without_verdicts(
+    comparison: Comparison, concerns: Callable[[str], bool] = lambda _: True
+) -> Comparison:
+    """Leave out what would read as the result of a change: the sides are not comparable."""
+    none: dict[str, Any] = {"low": None, "high": None, "basis": Basis.NONE}
+    none["verdict"] = ChangeVerdict.NOT_COMPARABLE
+    metrics = (
+        replace(metric, change=replace(metric.change, **none)) if concerns(metric.key) else metric
         for metric in comparison.metrics
     )
-    return replace(comparison, metrics=metrics, findings=())
+    return replace(comparison, metrics=tuple(metrics))
 
 
 def check_confidence(confidence: float) -> None:

@@ -68,7 +68,7 @@ def change_tone(change: MeasuredChange) -> ChangeTone:
 
 
 def marked_delta(change: MeasuredChange, fmt: Fmt) -> str:
-    """Show a difference, marked where it is not significant; none of different programs."""
+    """Show a difference, marked where not significant; none where not comparable."""
     if change.verdict is ChangeVerdict.NOT_COMPARABLE:
         return units.MISSING
     text = signed(change.delta, fmt)
@@ -105,7 +105,7 @@ def time_change(name: str, change: MeasuredChange) -> str:
     amounts, ratio = from_to(change), signed_share(change.ratio)
     if change.verdict is ChangeVerdict.NOT_COMPARABLE:
         sides = " and ".join(shown(value) for value in (change.before, change.after))
-        return f"Probably different programs: {name} {sides}"
+        return f"Not comparable: {name} {sides}"
     if change.significant:
         return f"{name} {ratio}: {amounts}"
     if change.verdict is ChangeVerdict.SAME:

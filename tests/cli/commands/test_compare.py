@@ -99,7 +99,7 @@ def _keys(value: Any) -> Iterator[str]:
         ("c.pdf", b"%PDF"),
         ("c.json", b"{"),
         ("c.csv", b"section,name,unit,before"),
-        ("c.md", b"## Probably different programs: Step time"),
+        ("c.md", b"## Not comparable: Step time"),
         ("c.txt", b"before  dataload.sqlite"),
     ],
 )
