@@ -120,11 +120,13 @@ _COMPARE_DOCUMENT = (
     "`calls_after`; on the host, and `gpu`, or null where it is not known); `copies` "
     "(`operation`, `src_kind`, `dst_kind`, `bytes_before`, `bytes_after`, calls); `findings` "
     "(`rule`, `title`, `fate`: `fixed`, `new`, `stayed`, `not evaluated after` or `not evaluated "
-    "before`, `not_evaluated`: why, or null, `before_ns`, `after_ns`, `captures_before`, "
+    "before`, `not_evaluated`: why, or null, `before_ns` and `after_ns` (what the fix alone "
+    "saves), `captures_before`, "
     "`captures_after`, `capture` that `title` is of). Whatever changes has "
     "`before`, `after`, `change`, "
     "`ratio`, `low` and `high` (the interval of the change), `verdict` (`lower`, `higher`, "
-    "`same`, `unclear`, `appeared`, `vanished`) and `basis` (`repeats`, `steps`, `none`): ns, "
+    "`same`, `unclear`, `appeared`, `vanished`, or `not comparable`: different programs, or times "
+    "with and without the profiler) and `basis` (`repeats`, `steps`, `none`): ns, "
     "bytes or counts per step."
 )
 _GATE_DOCUMENT = (

@@ -16,7 +16,7 @@ from gpusight.comparison.digest import CallDigest, CopyDigest, Digest
 from gpusight.comparison.gate_check import CheckStatus, Gate, gate
 from gpusight.comparison.gate_limits import read_limit
 from gpusight.comparison.phrases import shown, signed_share, spread
-from gpusight.comparison.significance import MIN_REPEATS, MeasuredChange
+from gpusight.comparison.significance import MIN_REPEATS, ChangeVerdict, MeasuredChange
 from gpusight.results import Fmt
 from tests.comparison.digests import MS, digest, kernel, steady
 from tests.shared import SHARED, needs_shared
@@ -480,3 +480,28 @@ def test_the_noise_of_gpt_tiny() -> None:
     check_numbers(comparison)
     assert comparison.explanation[0].startswith("Step time 17.1")
     assert any("Kernel time is lower" in sentence for sentence in comparison.explanation)
+
+
+def test_no_verdict_between_times_with_and_without_the_profiler() -> None:
+    before = steady("a", compute_matmul=10, change={"recorded_step_ns": 12e6})
+    comparison = compared(before, steady("b", compute_matmul=14))
+    assert comparison.step.verdict is ChangeVerdict.NOT_COMPARABLE
+    assert comparison.metric("kernel_time").change.verdict is ChangeVerdict.HIGHER
+    verdict = comparison.explanation[0]
+    assert verdict.startswith("Step time 10.0 -> 14.0 ms (+4.00 ms, +40.0%): not comparable; ")
+    assert "b is not corrected for the profiler" in verdict
+    assert "would settle" not in verdict
+
+
+def test_more_captures_are_not_asked_for_where_sides_cannot_be_compared() -> None:
+    before, after = (
+        steady("a", compute_matmul=10, idle_input=5),
+        digest({"compute/matmul": [8, 12, 10, 10.4], "idle/input": [5, 5, 5, 5]}, "b"),
+    )
+    assert "would settle" in compared(before, after).explanation[0]
+    other_gpu = digest(
+        {"compute/matmul": [8, 12, 10, 10.4], "idle/input": [5, 5, 5, 5]}, "b", gpus=("NVIDIA L4",)
+    )
+    comparison = compared(before, other_gpu)
+    assert "would settle" not in comparison.explanation[0]
+    assert not any("record 3 or more" in note for note in comparison.notes)

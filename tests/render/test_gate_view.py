@@ -100,6 +100,20 @@ def test_the_verdict_comes_first_and_everything_fits_the_screen() -> None:
     assert "--allow-missing" in text
 
 
+def test_the_first_hint_is_on_the_first_screen_however_long_the_rest_is() -> None:
+    other = Difference("kernels", "kernels per step 9 -> 7; " + "no kernel is lost " * 30)
+    result = gate(
+        check(CheckStatus.INCONCLUSIVE, reason=other.text, doubt=Doubt.NOT_COMPARABLE),
+        differences=(other,),
+        notes=("one capture per side: record 3 or more per side",),
+    )
+    command = "gpusight compare " + " ".join(f"/a/long/path/to/run_{n}.sqlite" for n in range(12))
+    text = " ".join(to_text(result, 80, next_command=command).split())
+    assert "If intended: --allow-changed kernels" in text or "If intended: allow_changed=" in text
+    # More captures of something else settle nothing.
+    assert "record 3 or more" not in text
+
+
 def test_the_first_screen_has_at_most_15_lines_and_each_reason_once() -> None:
     many = [
         *(check(CheckStatus.PASSED, metric=f"range:{n}") for n in range(9)),

@@ -106,7 +106,7 @@ def categories(work: TableResult) -> TableResult:
         .sort(["total_ns", "category"], descending=[True, False])
     )
     keys = [f.key for f in CATEGORY_FIELDS]
-    return TableResult("categories", "GPU time by category", CATEGORY_FIELDS, frame.select(keys))
+    return TableResult("categories", "Kernel time by category", CATEGORY_FIELDS, frame.select(keys))
 
 
 def _facts(

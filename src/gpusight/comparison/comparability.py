@@ -18,7 +18,7 @@ from gpusight.comparison.build_digest import UNKNOWN_GPU
 from gpusight.comparison.comparison_result import KernelMatch
 from gpusight.comparison.named_metrics import slowed_by_profiler, summed
 from gpusight.comparison.phrases import HOST, overlap_phrase
-from gpusight.comparison.program_identity import KERNEL_COUNT, PROGRAM, other_program
+from gpusight.comparison.program_identity import KERNEL_COUNT, PROFILER, PROGRAM, other_program
 from gpusight.errors import UsageError
 from gpusight.results import NotApplicable
 from gpusight.units import format_count, format_share
@@ -66,7 +66,7 @@ def other_parts(digests: Sequence[Digest], command: str) -> NotApplicable | None
 
 # Differences that make a comparison inconclusive --------------------------------------------------
 
-INCOMPLETE, PROFILER, STEPS = "incomplete", "profiler", "steps"
+INCOMPLETE, STEPS = "incomplete", "steps"
 KINDS = {
     INCOMPLETE: "a capture lost kernels, its reader or profiler reports lost data, or ranks are "
     "missing",

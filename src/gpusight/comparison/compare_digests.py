@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -33,9 +33,17 @@ from gpusight.comparison.named_metrics import (
     changes,
     run_noise,
     sampled,
+    slowed_by_profiler,
 )
 from gpusight.comparison.phrases import NOTHING, bottleneck, busy_share, percent
-from gpusight.comparison.significance import CONFIDENCE, MIN_CONFIDENCE, MIN_EFFECT
+from gpusight.comparison.program_identity import PROFILER
+from gpusight.comparison.significance import (
+    CONFIDENCE,
+    MIN_CONFIDENCE,
+    MIN_EFFECT,
+    Basis,
+    ChangeVerdict,
+)
 from gpusight.errors import UsageError
 from gpusight.results import Fmt, NotApplicable
 
@@ -103,9 +111,24 @@ def compare(
     )
     lost = {key for digest in (*before, *after) for key in digest.lost}
     comparison = _without_lost(comparison, lost)
+    if any(row.kind == PROFILER for row in comparison.differences):
+        comparison = _without_host_verdicts(comparison)
     notes += [*more_notes, *comparison_notes(before, after, comparison)]
     comparison = replace(comparison, notes=tuple(notes))
     return replace(comparison, explanation=explain(comparison))
+
+
+def _without_host_verdicts(comparison: Comparison) -> Comparison:
+    """Leave out verdicts on times that have the profiler's overhead on one side only."""
+    none: dict[str, Any] = {"low": None, "high": None, "basis": Basis.NONE}
+    none["verdict"] = ChangeVerdict.NOT_COMPARABLE
+    metrics = (
+        replace(metric, change=replace(metric.change, **none))
+        if slowed_by_profiler(metric.key)
+        else metric
+        for metric in comparison.metrics
+    )
+    return replace(comparison, metrics=tuple(metrics))
 
 
 def check_confidence(confidence: float) -> None:

@@ -33,6 +33,7 @@ from gpusight.comparison.phrases import (
     signed,
     whole,
 )
+from gpusight.comparison.program_identity import PROFILER
 from gpusight.comparison.significance import MIN_REPEATS, Basis, ChangeVerdict, repeats_to_settle
 from gpusight.results import Fmt
 from gpusight.units import in_one_unit
@@ -75,6 +76,9 @@ def _verdict(comparison: Comparison, settled_by: str) -> str:
     ends = interval(change, comparison.confidence)
     one_run = bool(ends) and change.basis is not Basis.REPEATS
     name = time_name(comparison)
+    mixed = next((row.text for row in comparison.differences if row.kind == PROFILER), "")
+    if mixed:  # one of them has the profiler's overhead in it
+        return f"{name} {numbers}: not comparable; {mixed}."
     if one_run and change.verdict is ChangeVerdict.UNCLEAR:
         ends += " within these runs"  # others may differ more
     if change.verdict is ChangeVerdict.UNCLEAR:

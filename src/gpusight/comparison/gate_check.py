@@ -12,7 +12,6 @@ from gpusight.analysis.capture_completeness import KERNELS
 from gpusight.comparison.comparability import (
     INCOMPLETE,
     ONE_CAPTURE,
-    PROFILER,
     all_corrected,
     check_kinds,
     differences,
@@ -32,6 +31,7 @@ from gpusight.comparison.named_metrics import (
     unmatched,
 )
 from gpusight.comparison.phrases import overlap_phrase, repeats_phrase
+from gpusight.comparison.program_identity import PROFILER
 from gpusight.comparison.significance import (
     CONFIDENCE,
     MIN_EFFECT,

@@ -44,6 +44,7 @@ _IS = {
     ChangeVerdict.VANISHED: "dropped to 0",
     ChangeVerdict.SAME: "is unchanged",
     ChangeVerdict.UNCLEAR: "may have changed",
+    ChangeVerdict.NOT_COMPARABLE: "is not comparable",
 }
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gpusight.comparison.digest import Digest
 
-PROGRAM, KERNEL_COUNT = "program", "kernels"
+PROGRAM, KERNEL_COUNT, PROFILER = "program", "kernels", "profiler"
 """Kinds of differences (`comparability.KINDS`)."""
 _CONVOLUTION = "convolution"
 _CORE = {"matmul": "GEMM", _CONVOLUTION: "convolution", "attention": "attention kernel"}

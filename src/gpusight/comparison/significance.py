@@ -32,6 +32,8 @@ class ChangeVerdict(enum.Enum):
     APPEARED = "appeared"
     """It was not there before."""
     VANISHED = "vanished"
+    NOT_COMPARABLE = "not comparable"
+    """Times of one side have the profiler's overhead: a difference is no change."""
 
 
 class Basis(enum.Enum):
@@ -88,7 +90,7 @@ class MeasuredChange:
         }
 
 
-_NOT_SIGNIFICANT = (ChangeVerdict.SAME, ChangeVerdict.UNCLEAR)
+_NOT_SIGNIFICANT = (ChangeVerdict.SAME, ChangeVerdict.UNCLEAR, ChangeVerdict.NOT_COMPARABLE)
 _MAX_PERMUTATIONS = 2000
 """Permutations of the labels that are tried: all where there are no more."""
 _SEED = 20240607

@@ -68,7 +68,9 @@ def change_tone(change: MeasuredChange) -> ChangeTone:
 
 
 def marked_delta(change: MeasuredChange, fmt: Fmt) -> str:
-    """Show a difference, marked where it is not significant."""
+    """Show a difference, marked where not significant; none where not comparable."""
+    if change.verdict is ChangeVerdict.NOT_COMPARABLE:
+        return units.MISSING
     text = signed(change.delta, fmt)
     return f"{UNSURE}{text}" if change.delta and not change.significant else text
 
@@ -101,6 +103,9 @@ def comparison_headline(comparison: Comparison) -> str:
 def time_change(name: str, change: MeasuredChange) -> str:
     """Give the change of a time in one line."""
     amounts, ratio = from_to(change), signed_share(change.ratio)
+    if change.verdict is ChangeVerdict.NOT_COMPARABLE:
+        sides = " and ".join(shown(value) for value in (change.before, change.after))
+        return f"Not comparable: {name} {sides}"
     if change.significant:
         return f"{name} {ratio}: {amounts}"
     if change.verdict is ChangeVerdict.SAME:

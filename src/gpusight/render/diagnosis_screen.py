@@ -116,8 +116,10 @@ def _head_lines(text: str, width: int | None) -> list[StyledLine]:
     if width is not None and (len(lines) > max_lines or display_width(name) >= width):
         room = min(width - 1, max_lines * width - width // 4 - display_width(rest))
         text = f"{shorten_middle(name, max(_MIN_NAME_WIDTH, room))}: {rest}"
-        text = shorten_middle(text, max_lines * width - width // 8)
-        lines = list(wrapped_lines(text, width, "", "bold"))[:max_lines]
+        lines = list(wrapped_lines(text, width, "", "bold"))
+        if len(lines) > max_lines + is_narrow:  # a line more is better than a number without unit
+            text = shorten_middle(text, max_lines * width - width // 8)
+            lines = list(wrapped_lines(text, width, "", "bold"))[:max_lines]
     return lines
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import gpusight
 from gpusight.rules.engine import run_timeline_rules
 from gpusight.rules.finding import Confidence
 from gpusight.rules.rule import CLEAN, RuleMatch, RuleNotApplicable
@@ -11,7 +12,7 @@ from gpusight.rules.timeline.launch_bound import LaunchBound
 from tests.rules.timeline.gpu_traces import ADAM, ADD, GEMM, of, program
 from tests.rules.timeline.rule_captures import Capture, evidence, judged, match_of, opened, saved_us
 from tests.rules.timeline.test_host_sync import loop as syncing
-from tests.shared import needs_shared
+from tests.shared import SHARED, needs_shared
 
 RULE = LaunchBound()
 
@@ -295,3 +296,12 @@ def test_corrected_times_have_no_caveat_about_the_profiler(monkeypatch: pytest.M
     (corrected,) = run_timeline_rules(timeline, [RULE]).findings
     assert corrected.caveats
     assert "rofiler" not in corrected.caveats
+
+
+@needs_shared
+def test_places_with_a_small_part_of_the_time_are_not_most_of_it() -> None:
+    """In `item` the optimizer has 16% of the host time of launches."""
+    view = gpusight.diagnose(SHARED / "torch" / "item.json.gz").to_dict()
+    (finding,) = (row for row in view["findings"] if row["rule"] == "launch-bound")
+    assert "% of it in `Optimizer.step#SGD.step`" in finding["fix"]
+    assert "mostly in" not in finding["fix"]

@@ -76,6 +76,8 @@ MAX_GRAPH_SYNCS = Threshold(
 MIN_NAMED_SHARE = Threshold(
     0.1, "share of the host time of launches from which on a place is named"
 )
+_MOST = 0.5
+"""Share of the host time of launches from which on it is mostly in the places that are named."""
 MIN_GRAPH_WORK_NS = Threshold(
     5 * GRAPH_LAUNCH_NS,
     "ns of GPU work per step; below it, the launch of a graph takes a large part of a step, and "
@@ -341,10 +343,14 @@ def _fix(
     syncs: int,
 ) -> str:
     count = context.count_per_step(calls.height, "launch")
-    min_ns = MIN_NAMED_SHARE.value * float(calls["host_ns"].sum())
+    host_ns = float(calls["host_ns"].sum())
+    min_ns = MIN_NAMED_SHARE.value * host_ns
     main = tuple(w for w in where if (w.ns or 0.0) >= min_ns)
-    places = named(main, "range", most=3) or named(main, "operator", most=3)
-    most = f", mostly in {places}" if places else ""
+    kind = "range" if named(main, "range", most=3) else "operator"
+    places = named(main, kind, most=3)
+    share = sum(w.ns or 0.0 for w in [w for w in main if w.kind == kind][:3]) / max(1.0, host_ns)
+    how_much = "mostly" if share >= _MOST else f"{format_share(share)} of it"
+    most = f", {how_much} in {places}" if places else ""
     summary = f"{count}, {format_time(launch_ns, digits=3)} of host time each{most}."
     if mostly_in_libraries(context, calls) and not context.framework.is_ml:
         return (
