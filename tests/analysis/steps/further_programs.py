@@ -31,6 +31,7 @@ from tests.analysis.steps.programs import (
     family,
     forward,
     prefill,
+    setup,
     some,
     token,
     train,
@@ -669,3 +670,110 @@ def one_model_trained_several_times(r: Recorder) -> None:
             r.kernels(GEMMS[0], RELU, GEMMS[0], LOSS, LOSS_BACK, GEMMS[2], RELU_BACK, GEMMS[2])
             adam(r, 1)
         r.d2h()
+
+
+@family
+def requests_of_two_networks(r: Recorder) -> None:
+    """In any order, with kernels of their own."""
+    for _ in range(some(r, 40, 60)):
+        r.step()
+        large = r.rng.random() < 0.4
+        r.h2d(600_000 if large else 4_096)
+        r.kernels(*(f"{'res' if large else 'bert'}_{word}" for word in ("a", "b", "c", "d") * 3))
+        r.d2h(4_000)
+        r.host(200)
+
+
+@family
+def tokens_with_prompts_between_them(r: Recorder) -> None:
+    """A server: a prompt of a new request comes after any number of tokens of the others."""
+    for _ in range(some(r, 40, 60)):
+        r.step()
+        prompt = r.rng.random() < 0.3
+        r.h2d(1_500)
+        r.kernel(EMBED, some(r, 20, 400) if prompt else some(r, 1, 8))
+        for _ in range(2):
+            r.kernels(NORM, GEMMS[prompt], "prefill_kernel" if prompt else "decode_kernel", ADD)
+        r.d2h(64)
+
+
+@family
+def stages_with_borders_through_the_host(r: Recorder) -> None:
+    """Three stages per time step; the length of the step is read before the first."""
+    for _ in range(some(r, 12, 20)):
+        r.step()
+        r.kernel("time_step_reduce")
+        r.d2h(8)
+        for _ in range(3):
+            r.kernels("pack_face", "pack_face")
+            r.d2h(1 << 16)
+            r.h2d(1 << 16)
+            r.kernels("unpack_face", "riemann_x", "riemann_y", "update_stage", gpu_us=40)
+
+
+@family
+def evaluation_and_checkpoint_of_other_periods(r: Recorder) -> None:
+    setup(r, 30)
+    for n in range(1, 29):
+        r.step()
+        r.h2d()
+        train(r, 1)
+        if n % 6 == 0:
+            for _ in range(4):
+                r.h2d()
+                forward(r, 1)
+                r.d2h()
+        if n % 10 == 0:
+            for size in range(24):
+                r.d2h(4_000 + size)
+            r.host(9_000)
+
+
+@family
+def grid_of_a_scene_every_few_steps(r: Recorder) -> None:
+    """It is updated with two of the kernels of a step, which is none for that."""
+    for n in range(61):
+        r.step()
+        r.kernels("sample_rays", "march_rays", "encode_hash", "mlp_forward", "composite")
+        r.d2h()
+        r.kernels("loss", "composite_backward", "mlp_backward", "encode_backward", ADAM)
+        if n % 16 == 15:
+            r.kernels("grid_samples", "encode_hash", "mlp_forward", "splat_max", "bitfield")
+
+
+@family
+def critics_then_a_smaller_generator(r: Recorder) -> None:
+    """Five updates of the critic and one of the generator, whose kernels differ: a round."""
+    for _ in range(6):
+        r.step()
+        for _ in range(5):
+            r.h2d()
+            forward(r, 1)
+            forward(r, 2, 32)
+            backward(r, 2, 32)
+            adam(r, 2)
+        r.kernels(RANDOM, GEMMS[2], RELU, GEMMS[3], RELU)
+        forward(r, 1, 16)
+        backward(r, 1, 16)
+        adam(r, 1)
+
+
+@family
+def queries_with_operators_of_their_own(r: Recorder) -> None:
+    """Kernels whose names mean nothing are no category: chance repeats no part of this."""
+    kinds = ("scan", "filter", "build", "probe", "sum", "order", "project")
+    names = [f"{what}_{of}" for what in kinds for of in ("int", "float", "text")]
+    for _ in range(some(r, 6, 14)):
+        for _ in range(some(r, 4, 15)):
+            r.kernel(names[some(r, 0, 20)], some(r, 20, 900), 50)
+        r.d2h(some(r, 1, 5000))
+
+
+@family
+def blocks_of_a_transformer_in_the_middle(r: Recorder) -> None:
+    """The capture starts and ends inside one pass; a scalar is copied in each block."""
+    for _ in range(9):
+        r.kernels(NORM, GEMMS[0], "flash_fwd_kernel<64>", GEMMS[1], ADD)
+        r.h2d(8)
+        r.sync("cudaStreamSynchronize")
+        r.kernels(NORM, GEMMS[1], "flash_fwd_kernel<64>", GEMMS[1], ADD, GEMMS[3], RELU, GEMMS[3])

@@ -67,6 +67,17 @@ def test_what_comes_after_the_last_step_is_not_part_of_it() -> None:
     assert steps[-1].start_ns >= starts[-1]
 
 
+def test_a_wait_long_after_the_last_result_is_not_part_of_the_last_step() -> None:
+    recorder = Recorder(np.random.default_rng(1))
+    for _ in range(3):
+        recorder.kernels("load", "solve", "store", gpu_us=300)
+        recorder.sync()
+        recorder.host(20_000)  # what the program does between two steps, and before it ends
+        recorder.sync()
+    last = found(recorder.trace()).steps[-1]
+    assert last.end_ns - last.start_ns < 1_500_000
+
+
 def test_steps_of_other_sizes_say_how_they_differ() -> None:
     trace, _ = made("conjugate_gradients_in_time_steps", 306)
     assert found(trace).how.startswith("the same kinds of GPU activities (")

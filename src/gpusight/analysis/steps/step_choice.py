@@ -485,9 +485,9 @@ def _is_tail(sequence: Activities, outer: Period, inner: Period, *, covers: bool
         return is_marked(sequence, inner) or kernels <= _SMALL * own_kernels
     if not is_marked(sequence, inner):
         return not kernels and _ends_inside(sequence, outer, inner)
-    if backward:
-        return kernels <= _SMALL * own_kernels
-    return not _is_request(sequence, outer, inner, kernels / max(1, own_kernels))
+    is_small = kernels <= _SMALL * own_kernels
+    outside = kernels / max(1, own_kernels)
+    return is_small if backward else not _is_request(sequence, outer, inner, outside)
 
 
 def _adds_kinds(sequence: Activities, outer: Period, inner: Period) -> bool:
