@@ -160,8 +160,8 @@ benchmarks.guilty_lines.score -o benchmarks/guilty_lines/guilty_lines.json` runs
 These were recorded at a load of 9 to 14 on two processors. In 2 of 4 such recordings of
 `loader_getitem` the line below the guilty one came first: likely it gives the GIL away, which the
 sampler, to keep its cost down, then asks for less often. In an earlier recording, on a machine less
-busy, it was right. The last six programs were written before any of them was recorded; `collate_padding`
-was recorded again, as its mark was one line below the work."""
+busy, it was right. The last six programs were written before any of them was recorded;
+`collate_padding` was recorded again, as its mark was one line below the work."""
 _NOT_READ = "Held out: its captures were not examined."
 
 
