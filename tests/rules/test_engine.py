@@ -120,6 +120,18 @@ def test_a_fix_that_others_replace_is_not_in_the_plan() -> None:
     assert results.findings[-1] is twin
 
 
+def test_a_fix_that_saves_much_less_is_no_alternative() -> None:
+    """It is listed, but nobody would apply it instead."""
+    shown = timeline()
+    calls = np.arange(2, 8)
+    some = finding(change=(without_host_time(calls, np.full(len(calls), 2_000)),))
+    results = run_rules(shown, [Says("graphs", graphs), Says("some", some)]).findings
+    best, less = results
+    assert (best.rule, best.in_plan, less.in_plan) == ("graphs", True, False)
+    assert 0 < (less.recoverable_ns or 0) < 0.5 * (best.saved_ns or 0)
+    assert less.instead_of == ""
+
+
 def test_what_a_fix_needs_is_in_the_plan() -> None:
     shown = timeline()
     last = replace(graphs(shown), needs=("small", "absent"))

@@ -230,4 +230,4 @@ def test_the_first_screen_has_a_line_for_each_and_stays_short(two: TimelineDiagn
     many = replace(two, sections=two.sections * 9)
     screen = DiagnosisView(many).to_text().splitlines()
     assert len(screen) <= MAX_LINES
-    assert "… 6 more processes: --details" in screen
+    assert "… 6 more processes: --details; all ranks: gpusight ranks" in screen

@@ -21,7 +21,6 @@ from gpusight.analysis.steps.step_window import (
     step_window,
     with_uneven_note,
 )
-from gpusight.analysis.steps.window_headline import WindowKind
 from gpusight.core import native
 from gpusight.results import NotApplicable
 from gpusight.trace.part_of_trace import PartOfTrace
@@ -355,7 +354,7 @@ class CorrectedTrace(WindowedTrace):
             notes=(self.correction.text, *chosen.notes),
             recorded_step_ns=chosen.step_ns,
         )
-        if not moved.steps or chosen.kind not in {WindowKind.STEPS, WindowKind.NUMBERED}:
+        if not moved.is_of_steps:
             return moved
         if chosen.steps == self._focus.steps:
             start_ns, end_ns = self.times.start_ns, self.times.end_ns

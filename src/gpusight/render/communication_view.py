@@ -22,8 +22,8 @@ EXPOSED_FIELDS = (
     Field("duration_ns", "Duration", Fmt.TIME, "Per step"),
     Field("exposed_ns", "Exposed", Fmt.TIME, "Neither compute nor copies run, per step"),
     Field("wait_ns", "Wait", Fmt.TIME, "Of the exposed time, the wait for other ranks"),
-    Field("hidden", "Hidden", Fmt.SHARE, "Part overlapped by compute, copies or collectives"),
-    Field("reason", "Not hidden by", Fmt.TEXT, "Why most of the exposed time is exposed"),
+    Field("hidden", "Overlapped", Fmt.SHARE, "Part overlapped by compute, copies or collectives"),
+    Field("reason", "Exposed because of", Fmt.TEXT, "Why most of the exposed time is exposed"),
 )
 _STAGE_FIELDS = (
     Field("stage", "Stage", Fmt.ID, "From the first one"),

@@ -413,8 +413,11 @@ def _section_rows(
             text = shorten_end(text, room)
         lines.append(StyledLine(text + option))
     if len(shown) < len(sections):
-        what = "processes" if sections[-1].owner is not None else "GPUs"
-        lines.append(StyledLine(f"… {len(sections) - len(shown)} more {what}: --details", "dim"))
+        is_process = sections[-1].owner is not None
+        what = (
+            "processes: --details; all ranks: gpusight ranks" if is_process else "GPUs: --details"
+        )
+        lines.append(StyledLine(f"… {len(sections) - len(shown)} more {what}", "dim"))
     return lines
 
 

@@ -310,7 +310,10 @@ def outside_plan_text(
         command = "" if explained else f" (explain {finding.rule})"
         return f"note: {finding.title}{command}"
     if not finding.instead_of:
-        return f"also: {finding.title}, saves under {_least()}"
+        gain = f"saves under {_least()}"
+        if (finding.share or 0.0) >= MIN_PLAN_SHARE:
+            gain = f"alone saves {alone_text(diagnosis, finding)}, after the plan under {_least()}"
+        return f"also: {finding.title}, {gain}"
     saved = f"saves {alone_text(diagnosis, finding)}"
     return f"or, instead of {_fix_named(diagnosis, finding.instead_of)}: {finding.title}, {saved}"
 

@@ -42,6 +42,8 @@ PROFILER_LAUNCH_NS = 4_000
 """Overhead of a profiler per launch: 3 to 5 us were measured."""
 MIN_PLAN_SHARE = 0.005
 """Share of the time that a fix must save after the fixes above it to be one of the plan."""
+MIN_ALTERNATIVE = 0.5
+"""Part of a fix's saving that another one must save alone to be named as its alternative."""
 MAX_TIE_SHARE = 0.15
 """Part by which savings may differ and count as the same: predictions of the step after a fix are
 off by more in the median (docs/accuracy.md)."""
@@ -266,11 +268,13 @@ def _plan(replays: _PlanReplays, cases: Sequence[_Case]) -> tuple[list[_Case], l
     plan = [c for at, c in enumerate(order) if at <= last or c.rule.id in needed]
     tail = [replace(case, saved_ns=None) for case in order if case not in plan]
     beside = []
+    plan_ns = {case.rule.id: _saved(case) for case in plan}
     for case in (case for case in tail if _saves_enough(context, case)):
         lost_ns = {rule: ns for rule, ns in losses[case.rule.id].items() if rule in worth}
-        replaced = bool(lost_ns) and (case.alone_ns or 0.0) >= min_ns
-        instead_of = max(lost_ns, key=lambda rule: lost_ns[rule]) if replaced else ""
-        beside.append(replace(case, instead_of=instead_of))
+        instead_of = max(lost_ns, key=lambda rule: lost_ns[rule], default="")
+        least_ns = max(min_ns, MIN_ALTERNATIVE * plan_ns.get(instead_of, 0.0))
+        is_alternative = (case.alone_ns or 0.0) >= least_ns
+        beside.append(replace(case, instead_of=instead_of if is_alternative else ""))
     large = [
         replace(c, alone_ns=None, saved_ns=None)
         for c in _notable(context, tail)

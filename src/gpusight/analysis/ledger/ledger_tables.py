@@ -196,6 +196,7 @@ def _facts(report: LedgerReport) -> tuple[Fact, ...]:
     if steps:
         how = f"{steps:,} ({report.focus.how})" if report.focus.how else f"{steps:,}"
         facts.append(Fact("steps", "Steps", how, Fmt.TEXT, "Steps in the window"))
+    if report.focus.is_of_steps:
         step_ns = report.focus.step_ns
         facts.append(
             Fact("step_ns", "Step time", step_ns, Fmt.TIME, "Length of the window per step")

@@ -67,6 +67,11 @@ class StepWindow:
     """Whose steps they are, and of how many processes; empty where one used the GPU."""
 
     @property
+    def is_of_steps(self) -> bool:
+        """Nothing but steps: its length per step is the step time."""
+        return bool(self.steps) and self.kind in {WindowKind.STEPS, WindowKind.NUMBERED}
+
+    @property
     def length_ns(self) -> int:
         """How long the window is."""
         return self.end_ns - self.start_ns
@@ -100,7 +105,7 @@ class StepWindow:
     @property
     def without_time(self) -> str:
         """Name the window of a capture whose step time without the profiler is not worked out."""
-        if not self.steps or self.kind not in {WindowKind.STEPS, WindowKind.NUMBERED}:
+        if not self.is_of_steps:
             return self.text
         details = f" ({self._excluded})" if self._excluded else ""
         process = f", those of {self.process}" if self.process else ""
@@ -115,7 +120,7 @@ class StepWindow:
     def _window(self) -> str:
         count = len(self.steps)
         steps = self._counted
-        if count and self.kind in {WindowKind.STEPS, WindowKind.NUMBERED}:
+        if self.is_of_steps:
             details = "; ".join(filter(None, (self._other_step_time, self._excluded)))
             return f"{steps} of {self._step_time}" + (f" ({details})" if details else "")
         length = format_time(self.length_ns, digits=3)
@@ -158,8 +163,7 @@ class StepWindow:
     @property
     def time(self) -> TimeWindow:
         """The window as a part of a selection."""
-        by_launch = self.steps and self.kind in {WindowKind.STEPS, WindowKind.NUMBERED}
-        if not by_launch:
+        if not self.is_of_steps:
             return TimeWindow(self.start_ns, self.end_ns)
         last_ns = int(ends_of(self.steps).max())
         return TimeWindow(self.start_ns, self.end_ns, self.host_start_ns, last_ns)

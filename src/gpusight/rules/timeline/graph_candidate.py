@@ -138,7 +138,8 @@ for batch, labels in loader:
         what = named(own_locations(context, where), "range") or "the repeated sequence"
         kernel = f"The median kernel takes {format_time(median_ns, digits=3)}."
         return RuleMatch(
-            title=f"No CUDA graph for {context.count_per_step(repeats.kernels, 'short kernel')}",
+            title=f"No CUDA graph for {context.count_per_step(repeats.kernels, 'kernel')}"
+            f" (median {format_time(median_ns, digits=3)})",
             evidence=(
                 context.evidence("kernels", repeats.kernels, "", "Kernel launches"),
                 Evidence("kernel_ns", median_ns, "ns", "Kernel duration, median"),

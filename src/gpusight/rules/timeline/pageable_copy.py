@@ -90,7 +90,7 @@ class PageableCopy(TimelineRule):
     detects = "Looks for H2D and D2H copies of 64 kB or more of pageable (not pinned) host memory."
     why = (
         "The GPU can only access pinned memory. The driver copies pageable memory in chunks "
-        "through a pinned staging buffer, which is several times slower. The call blocks until the "
+        "through a pinned staging buffer, which is slower. The call blocks until the "
         "copy is done, so that nothing else is launched."
     )
     fix = (
