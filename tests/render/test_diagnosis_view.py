@@ -181,7 +181,11 @@ def test_fixes_come_before_other_processes(fixes: int, others: int) -> None:
     assert len(lines) <= MAX_LINES
     assert sum(bool(re.match(r" \d\. ", line)) for line in lines) >= min(fixes, 3)
     processes = [line for line in lines if line.startswith("process 7")]
-    rest = [line for line in lines if re.fullmatch(r"… \d more processes: --details; all ranks: gpusight ranks", line)]
+    rest = [
+        line
+        for line in lines
+        if re.fullmatch(r"… \d more processes: --details; all ranks: gpusight ranks", line)
+    ]
     assert len(processes) + sum(int(line.split()[1]) for line in rest) == others
     for line in processes:
         assert line.endswith(f"busy 2.5%; Host waits (--process {line.split()[1]})")

@@ -206,6 +206,15 @@ def test_a_selection_without_activity_is_not_blamed_on_the_recording() -> None:
     assert (answer.reason, "record" in answer.hint) == ("no activity in the selection", False)
 
 
+@pytest.mark.parametrize("messages", [[], [{"text": "No CUDA events collected."}]])
+def test_a_capture_without_activity_points_to_the_messages_of_the_profiler(
+    messages: list[dict[str, str]],
+) -> None:
+    answer = step_window(build_trace(diagnostics=messages))
+    assert isinstance(answer, NotApplicable)
+    assert ("gpusight info" in answer.hint) == bool(messages)
+
+
 # What the user asks for -----------------------------------------------------------------------
 
 

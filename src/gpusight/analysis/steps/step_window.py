@@ -117,7 +117,10 @@ def _chosen_window(
         if selection and ResolvedSelection(trace).window.length_ns:
             hint = "processes, GPUs and ranges: gpusight info FILE, gpusight ranges FILE"
             return NotApplicable("focus", "no activity in the selection", hint)
-        return NotApplicable("focus", "the capture shows no activity", advice_for(trace.meta).gpu)
+        hint = advice_for(trace.meta).gpu
+        if trace.has("diagnostics"):
+            hint += "; messages of the profiler: gpusight info FILE"
+        return NotApplicable("focus", "the capture shows no activity", hint)
     detected = detect_steps(trace, selection)
     detected = replace(detected, notes=(*detected.notes, *_without_end(trace)))
     chosen: StepWindow | NotApplicable
