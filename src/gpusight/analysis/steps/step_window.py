@@ -114,13 +114,7 @@ def _chosen_window(
         raise UsageError("--steps and --window exclude each other", hint="pass one of them")
     whole = ResolvedSelection(trace, replace(selection, within=None)).window
     if not whole.length_ns:
-        if selection and ResolvedSelection(trace).window.length_ns:
-            hint = "processes, GPUs and ranges: gpusight info FILE, gpusight ranges FILE"
-            return NotApplicable("focus", "no activity in the selection", hint)
-        hint = advice_for(trace.meta).gpu
-        if trace.has("diagnostics"):
-            hint += "; messages of the profiler: gpusight info FILE"
-        return NotApplicable("focus", "the capture shows no activity", hint)
+        return _without_activity(trace, selection)
     detected = detect_steps(trace, selection)
     detected = replace(detected, notes=(*detected.notes, *_without_end(trace)))
     chosen: StepWindow | NotApplicable
@@ -145,6 +139,16 @@ def _chosen_window(
     note = f"steps are those of {process}, the {selection.rank}; --process selects another"
     process = f"{process} ({selection.rank}; others: --process)"
     return replace(chosen, process=process, notes=(note, *chosen.notes))
+
+
+def _without_activity(trace: Trace, selection: Selection) -> NotApplicable:
+    if selection and ResolvedSelection(trace).window.length_ns:
+        hint = "processes, GPUs and ranges: gpusight info FILE, gpusight ranges FILE"
+        return NotApplicable("focus", "no activity in the selection", hint)
+    hint = advice_for(trace.meta).gpu
+    if trace.has("diagnostics"):
+        hint += "; messages of the profiler: gpusight info FILE"
+    return NotApplicable("focus", "the capture shows no activity", hint)
 
 
 def _without_steps(
