@@ -189,6 +189,19 @@ def test_a_green_answer_does_not_outlive_an_error(base: str, name: str, start: s
         assert (json.loads(text)["passed"], json.loads(text)["outcome"]) == (False, "error")
 
 
+def test_reports_have_the_remedy_of_an_error(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object) -> None:
+        raise NotApplicableError("no steps can be compared", hint="record steps")
+
+    monkeypatch.setattr("gpusight.cli.commands.gate._result", absent)
+    words = ("--baseline", base, "--junit", "gate.xml", "--markdown", "gate.md", "--", base)
+    assert run_gate(*words) == 2
+    error = ET.parse("gate.xml").getroot().find(".//error")
+    assert error is not None
+    assert error.get("message") == "no steps can be compared; record steps"
+    assert "record steps" in Path("gate.md").read_text(encoding="utf-8")
+
+
 def test_a_picture_as_output_hides_no_error(base: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_gate("--baseline", base, "-o", "x.png") == 2
     assert "no capture was given" in capsys.readouterr().err

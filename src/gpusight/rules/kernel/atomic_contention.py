@@ -217,4 +217,6 @@ def _wait_evidence(launch: ProfiledLaunch, reasons: tuple[str, ...]) -> tuple[Ev
     waiting = stall_share(launch, reasons)
     if waiting is None:
         return ()
-    return (Evidence("waits", waiting, "share", "Warp time in these stalls"),)
+    names = ", ".join(q.stall_name(r) for r in reasons if launch.stalls.get(r))
+    meaning = f"Warp time due to {names}" if names else "Warp time in stalls on atomics"
+    return (Evidence("waits", waiting, "share", meaning),)
