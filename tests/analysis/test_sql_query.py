@@ -77,7 +77,7 @@ def test_fields_are_formatted_by_their_names() -> None:
         ("SELECT * FROM kernel", "tables are kernels, copies"),
         ("SELECT * FROM kernels; DROP TABLE kernels", "failed"),
         ("SELECT name, name FROM kernels", "failed"),
-        ("selec 1", "not a query"),
+        ("selec 1", "this is not a query"),
         ("DROP TABLE kernels", "starts with SELECT or WITH"),
         ("CREATE TABLE a AS SELECT 1", "starts with SELECT or WITH"),
         ("", "starts with SELECT or WITH"),

@@ -428,7 +428,7 @@ def _below_checks(gate: Gate, width: int | None, words: OptionWords, room: int) 
     whole = [*(form[0] for form in forms[:needed]), *others]
     if sum(map(len, whole)) <= room:
         return [line for block in whole for line in block]
-    # Where checks are left out too, the line that says so names the option.
+    # Where checks are left out too, the line below the table names the option.
     more = [] if len(gate.checks) > _MAX_CHECKS else [f"… more with {words.details}"]
     shown = [form[-1] for form in forms[:needed]]
     kept = {first_hint} & {*range(len(others))}

@@ -17,7 +17,7 @@ from gpusight.comparison.baseline_file import save_baseline
 from gpusight.comparison.comparability import KINDS
 from gpusight.comparison.gate_limits import CONFIG_FILE_NAME, SETTINGS, load_config, read_limit
 from gpusight.comparison.named_metrics import quantity
-from gpusight.errors import MissingDataError, UsageError
+from gpusight.errors import MissingDataError, NotApplicableError, UsageError
 from gpusight.render.gate_view import COMMAND_LINE
 from tests.comparison.test_gate_check import BASE, NOISY, digest, runs
 from tests.shared import DATA, REPOSITORY, SHARED, needs_shared

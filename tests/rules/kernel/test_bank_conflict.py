@@ -58,8 +58,8 @@ def test_steps_that_are_needed_are_no_conflict() -> None:
 @pytest.mark.parametrize(
     ("split", "title"),
     [
-        (False, "16.0 wavefronts per access, mean of loads and stores (ideal 1)"),
-        (True, "31.0 wavefronts per load, 1.0 per store (ideal 1, mean 16.0)"),
+        (False, "16.0 wavefronts per load/store (mean)"),
+        (True, "31.0 wavefronts per load, 1.0 per store"),
     ],
 )
 def test_loads_and_stores_are_told_apart_where_counted(split: bool, title: str) -> None:

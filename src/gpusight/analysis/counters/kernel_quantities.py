@@ -402,7 +402,7 @@ SHARED_EXCESS = _quantity(
 SHARED_LOAD_WAVEFRONTS, SHARED_STORE_WAVEFRONTS = (
     _quantity(
         f"shared_{access}_wavefronts",
-        f"Wavefronts per conflict-free one of shared-memory {access}s",
+        f"Wavefronts of shared-memory {access}s per ideal wavefront",
         _TABLES,
         QuantityFormula(
             (

@@ -118,12 +118,12 @@ tile[row][col ^ (row & 31)] = value;
 
 
 def _title(launch: ProfiledLaunch, mean: float) -> str:
-    """Say how many wavefronts an access takes: of loads and of stores, where both are known."""
+    """Say how many wavefronts an access takes, ideally 1: of loads and of stores, where both are known."""
     load, store = launch.get(q.SHARED_LOAD_WAVEFRONTS), launch.get(q.SHARED_STORE_WAVEFRONTS)
     if load is None or store is None:
-        what = f"{mean:.1f} wavefronts per access, mean of loads and stores (ideal 1)"
+        what = f"{mean:.1f} wavefronts per load/store (mean)"
     else:
-        what = f"{load:.1f} wavefronts per load, {store:.1f} per store (ideal 1, mean {mean:.1f})"
+        what = f"{load:.1f} wavefronts per load, {store:.1f} per store"
     return f"Bank conflicts: {what}"
 
 

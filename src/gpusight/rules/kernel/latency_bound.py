@@ -227,15 +227,15 @@ def _match_without_stalls(launch: ProfiledLaunch) -> KernelRuleMatch:
     totals = (shared.SM_SHARE, shared.MEMORY_SHARE)
     is_whole = all(launch.get(total) is not None for total in totals)
     units = sorted(launch.busy, key=lambda unit: -launch.busy[unit])
-    named = ", ".join(UNIT_NAMES[unit] for unit in units)
+    measured = f"; measured: {', '.join(UNIT_NAMES[unit] for unit in units)}"
     of_units = () if is_whole else (UNIT_QUANTITIES[u] for u in units if u in UNIT_QUANTITIES)
     return KernelRuleMatch(
         title=f"Latency-bound: no unit above {highest:.0%}"
         if is_whole
-        else f"Latency-bound: no measured unit above {highest:.0%} ({named})",
+        else f"Latency-bound: no measured unit above {highest:.0%}",
         time_share=roof_limited(launch, 1 - HIDDEN_WAIT_SHARE.value),
         estimate=f"{HIDDEN_WAIT_SHARE.value:.0%} of the stalls hidden; no unit above "
-        f"{ATTAINABLE:.0%} of its peak",
+        f"{ATTAINABLE:.0%} of its peak" + ("" if is_whole else measured),
         evidence=launch.evidence(*totals, *of_units, shared.OCCUPANCY),
         confidence=Confidence.LOW,
         confidence_reason="warp stalls were not measured: collect WarpStateStats",
