@@ -111,6 +111,8 @@ def test_a_pattern_that_matches_nothing_is_missing_data() -> None:
         skipped = judged(runs(*BASE), runs(*BASE), limit, "launches=+0", allow_missing=True)
         assert skipped.passed
     check = checked(runs(*BASE), runs(*BASE), "kernel:nope*=+3%")
+    assert check.reason == "matches nothing in any capture"  # `gemm` is not similar
+    check = checked(runs(*BASE), runs(*BASE), "kernel:gem=+3%")
     assert check.reason.endswith("; similar names: 'gemm'")
     # What is forbidden is not expected to be there.
     forbidden = checked(runs(*BASE), runs(*BASE), "api:nope=0")

@@ -123,7 +123,9 @@ def test_the_first_screen_has_at_most_15_lines_and_each_reason_once() -> None:
     command = "gpusight compare old.sqlite --vs new.sqlite"
     for result in (gate(*many, notes=("a note",) * 9), gate(check(CheckStatus.FAILED)), EVERY):
         lines = to_text(result, 100, next_command=command).splitlines()
-        assert len(lines) <= 15
+        # Each check that does not pass has a reason, also where these add to the lines.
+        reasons = sum(" FAIL: " in line or " INCONCLUSIVE: " in line for line in lines)
+        assert len(lines) <= 15 + max(0, reasons - 1)
         assert lines[-1] == f"next: {command}"
         heading = next(n for n, line in enumerate(lines) if line.startswith("Metric"))
         assert "FAIL" in lines[heading + 1]  # what failed is first
@@ -141,6 +143,24 @@ def test_the_first_screen_has_at_most_15_lines_and_each_reason_once() -> None:
         assert to_text(result, None, details=details).count(other.text) == 1
     assert to_markdown(result).count("few steps") == 1
     assert "note: few steps" in to_text(result, None, details=True)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_every_check_that_does_not_pass_has_a_whole_reason(width: int) -> None:
+    checks = [
+        check(CheckStatus.FAILED),
+        check(CheckStatus.FAILED, "+2%", "idle/framework", reason="no steps: of the whole capture"),
+        check(CheckStatus.INCONCLUSIVE, "+0.5ms", "idle", doubt=Doubt.NOISE, repeats=6),
+    ]
+    command = "gpusight compare base.json --vs r1.sqlite r2.sqlite r3.sqlite " + "x" * width
+    result = gate(*checks, comparison=comparison(), notes=("a note " * 20,))
+    shown = " ".join(to_text(result, width, next_command=command).split())
+    for named in ("step_time FAIL: ", "idle/framework FAIL: ", "idle INCONCLUSIVE: "):
+        text = shown[shown.index(named) + len(named) :]
+        assert re.match(r"[\d.]+ [µm]s over the limit of [\d.]+ ms \(\+[\d.]+(%|ms)\)", text)
+    # Where a clause begins, it ends.
+    assert shown.count("interval from") == shown.count("interval from repeats")
+    assert "Noise: record more captures" in shown
 
 
 @pytest.mark.parametrize("width", [60, 70, 80, 100])

@@ -37,7 +37,7 @@ DEVICE_FIELDS = (
 )
 CONTENT_FIELDS = (
     Field("table", "Table", Fmt.TEXT, "Table of the model"),
-    Field("rows", "Rows", Fmt.COUNT, "Rows in this capture; 0 when it has none"),
+    Field("rows", "Rows", Fmt.COUNT, "Rows in this capture"),
     Field("meaning", "Each row", Fmt.NAME, "Contents of a row"),
 )
 MISSING_FIELDS = (
@@ -101,7 +101,8 @@ def info(trace: Trace) -> Composite:
     sections = [_devices(trace), _processes(trace), *_groups(trace), *_rules(trace)]
     contents = [
         {"table": name, "rows": trace.row_count(name), "meaning": table.meaning}
-        for name, table in sorted(TABLES.items(), key=lambda item: not trace.has(item[0]))
+        for name, table in TABLES.items()
+        if trace.has(name)
     ]
     facts = (*_facts(trace.meta), *_measured_facts(trace), _pace_fact(trace), _stacks_fact(trace))
     sections.append(table_of("contents", "Contents", CONTENT_FIELDS, contents))

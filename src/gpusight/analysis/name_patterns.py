@@ -83,15 +83,20 @@ def kernel_codes(
 
 
 def near_matches(pattern: str, names: list[str]) -> str:
-    """List names that look like the pattern, ignoring case and punctuation."""
+    """List names that look like the pattern, ignoring case and punctuation; else the first ones."""
+    shown = similar_names(pattern, names) or names[:5]
+    return ", ".join(repr(name) for name in shown)
+
+
+def similar_names(pattern: str, names: list[str]) -> list[str]:
+    """Return up to five names that look like the pattern; empty where none does."""
     import difflib
 
     plain = {_plain(name): name for name in reversed(names)}
     wanted = _plain(pattern)
     near = [plain[key] for key in plain if wanted and wanted in key]
     near += [plain[key] for key in difflib.get_close_matches(wanted, list(plain)[:5000], 3, 0.6)]
-    shown = list(dict.fromkeys(near))[:5] or names[:5]
-    return ", ".join(repr(name) for name in shown)
+    return list(dict.fromkeys(near))[:5]
 
 
 def _plain(name: str) -> str:

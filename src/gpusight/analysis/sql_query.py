@@ -61,8 +61,8 @@ def check_query(sql: str) -> None:
     text = _STRING_OR_COMMENT.sub(lambda match: "''" if match[0][0] == "'" else " ", sql)
     if not _QUERY.match(text):
         raise UsageError(
-            "only queries can be run",
-            why="a capture is never changed",
+            "this is not a query",
+            why="it starts with SELECT or WITH, and a capture is never changed",
             hint='write: gpusight sql FILE "SELECT name, count(*) FROM kernels GROUP BY name"',
         )
     if _FILE_FUNCTION.search(text):

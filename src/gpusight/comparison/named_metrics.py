@@ -20,7 +20,7 @@ from gpusight.analysis.ledger.ledger_entries import (
     IDLE,
     IdleCause,
 )
-from gpusight.analysis.name_patterns import matcher, near_matches
+from gpusight.analysis.name_patterns import matcher, near_matches, similar_names
 from gpusight.analysis.steps.step_list import PHASES
 from gpusight.comparison.significance import (
     Basis,
@@ -410,8 +410,8 @@ def unmatched(pair: tuple[ComparedQuantity, ComparedQuantity], digests: Sequence
         else:
             names += (call.name for call in (digest.api if kind == "api" else digest.ranges))
     names = [name for name in dict.fromkeys(names) if name]
-    near = f"; similar names: {near_matches(pattern, names)}" if names else ""
-    return f"matches nothing in any capture{near}"
+    similar = ", ".join(map(repr, similar_names(pattern, names)))
+    return f"matches nothing in any capture{f'; similar names: {similar}' if similar else ''}"
 
 
 @lru_cache(maxsize=1)

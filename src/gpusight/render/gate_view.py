@@ -198,13 +198,15 @@ def named(labels: tuple[str, ...]) -> str:
 
 def reasons(gate: Gate) -> list[tuple[str, CheckStatus, str]]:
     """Group metrics by status and reason, failures first; checks without a reason are left out."""
+    return [(", ".join(names), status, why) for names, status, why in _reason_groups(gate)]
+
+
+def _reason_groups(gate: Gate) -> list[tuple[list[str], CheckStatus, str]]:
     groups: dict[tuple[CheckStatus, str], list[str]] = {}
     for check in sorted(gate.checks, key=lambda check: _FIRST.index(check.status)):
         if why := reason(check):
             groups.setdefault((check.status, why), []).append(check.limit.metric)
-    return [
-        (", ".join(dict.fromkeys(names)), status, why) for (status, why), names in groups.items()
-    ]
+    return [([*dict.fromkeys(names)], status, why) for (status, why), names in groups.items()]
 
 
 def reason(check: GateCheck) -> str:
@@ -353,7 +355,7 @@ _PRIORITIES = {"interval": 0, "baseline": 0, "change": 0, "status": 2}
 
 
 _MAX_LINES = 15
-"""Lines of the first screen on 100 columns."""
+"""Lines of the first screen on 100 columns; reasons of several checks may add to them."""
 _MAX_CHECKS = 4
 _FIRST = (
     CheckStatus.FAILED,
@@ -407,25 +409,57 @@ def gate_lines(
 def _below_checks(gate: Gate, width: int | None, words: OptionWords, room: int) -> list[StyledLine]:
     """Give the reasons, and what to do, in so many lines.
 
-    The first reason and the first hint are always there. What has no room is left out whole: half a
-    sentence misleads.
+    Each check that does not pass has at least its shortest reason, and the first hint is always
+    there, whatever the room. What has no room is left out by whole clauses: half a sentence
+    misleads.
     """
-    first_reason, *other_reasons = [[*lines] for lines in _reasons(gate, width)] or [[]]
+    groups = _reason_groups(gate)
+    forms = [_reason_forms(*group, width) for group in groups]
+    needed = sum(
+        status in (CheckStatus.FAILED, CheckStatus.INCONCLUSIVE) for _, status, _ in groups
+    )
+    needed = max(needed, min(1, len(groups)))
     notes = [
         list(wrapped_lines(note, width, "", "dim"))
         for note in (*hints(gate, words), *accepted(gate, words), *_one_capture(gate))
     ]
-    blocks = [first_reason, *other_reasons, list(_origin(gate, width)), *notes]
-    best = len(blocks) - len(notes)  # position of the first hint
-    if sum(map(len, blocks)) <= room:
-        return [line for block in blocks for line in block]
-    blocks[0] = first_reason[: max(1, room - 1 - sum(map(len, notes[:1])))]
-    kept = {0, best} & {*range(len(blocks))}
-    for at in range(len(blocks)):
-        if sum(len(blocks[other]) for other in kept) + len(blocks[at]) < room:
+    others = [*(form[0] for form in forms[needed:]), list(_origin(gate, width)), *notes]
+    first_hint = len(others) - len(notes)
+    whole = [*(form[0] for form in forms[:needed]), *others]
+    if sum(map(len, whole)) <= room:
+        return [line for block in whole for line in block]
+    # Where checks are left out too, the line below the table names the option.
+    more = [] if len(gate.checks) > _MAX_CHECKS else [f"… more with {words.details}"]
+    shown = [form[-1] for form in forms[:needed]]
+    kept = {first_hint} & {*range(len(others))}
+    spare = room - len(more) - sum(map(len, (*shown, *(others[at] for at in kept))))
+    for at, form in enumerate(forms[:needed]):
+        fitting = (lines for lines in form if len(lines) - len(shown[at]) <= spare)
+        best = next(fitting, shown[at])
+        spare -= len(best) - len(shown[at])
+        shown[at] = best
+    for at, block in enumerate(others):
+        if at not in kept and len(block) <= spare:
             kept.add(at)
-    lines = [line for at in sorted(kept) for line in blocks[at]]
-    return [*lines, StyledLine(f"… more with {words.details}", "dim")]
+            spare -= len(block)
+    lines = [line for block in (*shown, *(others[at] for at in sorted(kept))) for line in block]
+    return [*lines, *(StyledLine(text, "dim") for text in more)]
+
+
+def _reason_forms(
+    metrics: Sequence[str], status: CheckStatus, why: str, width: int | None
+) -> list[list[StyledLine]]:
+    """Write a reason in full, and shorter by one clause each; the last has its first clause."""
+    names, clauses = ", ".join(metrics), why.split("; ")
+    short = names
+    if len(names) > _MAX_METRIC_WIDTH:
+        short = shorten_middle(metrics[0], _MAX_METRIC_WIDTH)
+        short += f" and {len(metrics) - 1} more" if len(metrics) > 1 else ""
+    texts = [(names, why), *((short, "; ".join(clauses[:n])) for n in range(len(clauses), 0, -1))]
+    return [
+        [*wrapped_lines(f"{name} {status.value.upper()}: {text}", width, "", _STYLES[status])]
+        for name, text in texts
+    ]
 
 
 def _one_capture(gate: Gate) -> Iterator[str]:

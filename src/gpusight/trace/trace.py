@@ -68,6 +68,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """Step time without a profiler, where the recorder measured it."""
     debug_settings: tuple[str, ...] = ()
     """Settings that make programs slow, such as `CUDA_LAUNCH_BLOCKING=1`, each with its effect."""
+    clocks_locked: bool | None = None
+    """Whether Nsight Compute locked the clocks of the GPU; None where the file does not say."""
     session: str | None = None
     """Which run of `gpusight record` made it."""
     notes: tuple[str, ...] = ()

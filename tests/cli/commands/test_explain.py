@@ -191,3 +191,19 @@ def test_an_id_of_the_ledger_or_of_an_event(capsys: pytest.CaptureFixture[str]) 
     assert {row["id"] for row in page["rows"]} >= {"ranges:3", "kernels:16"}
     assert main(["explain", capture, "kernels:99999"]) == 2
     assert "it has 370 rows" in capsys.readouterr().err
+
+
+def test_a_kernel_of_a_report_has_its_source_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    located = gs.diagnose(REPORT, lines=True).answer
+    assert isinstance(located, KernelReportDiagnosis)
+    numbers = [n for n, g in enumerate(located.groups, 1) if g.findings and g.findings[0].places]
+    assert numbers
+    group = located.groups[numbers[0] - 1]
+    place = group.findings[0].places[0]
+    out = explained(capsys, REPORT, str(numbers[0]))
+    assert f"{place.path}:{place.line}" in out
+    # `--lines` shows them without a further option, and says where there are none.
+    assert main(["diagnose", REPORT, "--lines"]) == 0
+    shown = capsys.readouterr()
+    assert f"{place.path}:{place.line}" in shown.out
+    assert shown.err == ""

@@ -38,6 +38,12 @@ def test_one_table_as_a_file(form: str, train: str, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == [out.name]
 
 
+def test_the_extension_gives_the_format(train: str, tmp_path: Path) -> None:
+    out = tmp_path / "kernels.csv"
+    assert main(["export", train, "--tables", "kernels", "-o", str(out)]) == 0
+    assert pl.read_csv(out).height > 1000
+
+
 def test_every_table_into_a_folder(
     train: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -54,6 +60,9 @@ def test_every_table_into_a_folder(
     ("arguments", "message"),
     [
         (["--to", "csv", "-o", "many.csv"], "names one file"),
+        (["-o", "many.csv"], "names one file"),
+        (["-o", "folder"], "add --to csv|parquet|json|arrow|chrome"),
+        (["-o", "run.json"], "add --to csv|parquet|json|arrow|chrome"),
         (["--to", "csv", "-o", "x", "--tables", "nope"], "no table 'nope'"),
         (["--to", "csv", "-o", "x", "--in", "forward"], "only a timeline"),
         (["--to", "chrome", "-o", "x.json", "--tables", "kernels"], "has no tables to choose"),

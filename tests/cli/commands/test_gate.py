@@ -17,7 +17,7 @@ from gpusight.comparison.baseline_file import save_baseline
 from gpusight.comparison.comparability import KINDS
 from gpusight.comparison.gate_limits import CONFIG_FILE_NAME, SETTINGS, load_config, read_limit
 from gpusight.comparison.named_metrics import quantity
-from gpusight.errors import MissingDataError, UsageError
+from gpusight.errors import MissingDataError, NotApplicableError, UsageError
 from gpusight.render.gate_view import COMMAND_LINE
 from tests.comparison.test_gate_check import BASE, NOISY, digest, runs
 from tests.shared import DATA, REPOSITORY, SHARED, needs_shared
@@ -187,6 +187,19 @@ def test_a_green_answer_does_not_outlive_an_error(base: str, name: str, start: s
     assert "missing.sqlite" in text
     if name == "a.json":
         assert (json.loads(text)["passed"], json.loads(text)["outcome"]) == (False, "error")
+
+
+def test_reports_have_the_remedy_of_an_error(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object) -> None:
+        raise NotApplicableError("no steps can be compared", hint="record steps")
+
+    monkeypatch.setattr("gpusight.cli.commands.gate._result", absent)
+    words = ("--baseline", base, "--junit", "gate.xml", "--markdown", "gate.md", "--", base)
+    assert run_gate(*words) == 2
+    error = ET.parse("gate.xml").getroot().find(".//error")
+    assert error is not None
+    assert error.get("message") == "no steps can be compared; record steps"
+    assert "record steps" in Path("gate.md").read_text(encoding="utf-8")
 
 
 def test_a_picture_as_output_hides_no_error(base: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sqlite3
 from contextlib import closing
@@ -46,6 +47,17 @@ def test_a_copy_needs_no_other_one(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "next: " not in out
     assert main(["share", "--check", "--hash-names", str(copy)]) == 0
     assert "next: gpusight share" in capsys.readouterr().out
+
+
+def test_the_next_command_is_valid_as_it_stands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy.sqlite"
+    assert main(["share", str(CAPTURE), "-o", str(copy)]) == 0
+    remark, command = capsys.readouterr().out.splitlines()[-2:]
+    assert remark == "Check it before you send it."
+    assert shlex.split(command.removeprefix("next: "))[:3] == ["gpusight", "share", "--check"]
+    assert command.endswith(copy.name)
 
 
 def test_json_has_every_place(capsys: pytest.CaptureFixture[str]) -> None:

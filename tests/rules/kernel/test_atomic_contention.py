@@ -28,3 +28,11 @@ def test_stalls_behind_atomics_count_where_nothing_is_busy() -> None:
         STALLED.format("math_pipe_throttle"): 60,
     }
     assert isinstance(verdict_of("atomic-contention", launch_of(computing)), Clean)
+
+
+def test_the_evidence_names_its_stalls() -> None:
+    counters = {**HOT, STALLED.format("long_scoreboard"): 60, STALLED.format("lg_throttle"): 30}
+    meanings = [e.meaning for e in matched("atomic-contention", counters).evidence]
+    (waits,) = [meaning for meaning in meanings if meaning.startswith("Warp time")]
+    assert "Stall Long Scoreboard" in waits
+    assert "Stall LG Throttle" in waits

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpusight.rules.rule import KernelRuleMatch, RuleNotApplicable
-from tests.rules.kernel.rule_launches import L1_DATA, speedup
+from tests.rules.kernel.rule_launches import FOUND, L1_DATA, matched, speedup
 from tests.rules.launches import ELAPSED, IDLE, launch_of, verdict_of
 
 if TYPE_CHECKING:
@@ -53,3 +53,21 @@ def test_steps_that_are_needed_are_no_conflict() -> None:
     for needed in (wide, ladder):
         assert isinstance(inferred("bank-conflict", needed), RuleNotApplicable)
         assert isinstance(inferred("uncoalesced-access", needed), RuleNotApplicable)
+
+
+@pytest.mark.parametrize(
+    ("split", "title"),
+    [
+        (False, "16.0 wavefronts per load/store (mean)"),
+        (True, "31.0 wavefronts per load, 1.0 per store"),
+    ],
+)
+def test_loads_and_stores_are_told_apart_where_counted(split: bool, title: str) -> None:
+    counters = dict(FOUND["bank-conflict"]["counters"])
+    counters |= {"memory_l1_wavefronts_shared": 1.6e6, "memory_l1_wavefronts_shared_ideal": 1e5}
+    if split:
+        for operation, wavefronts, conflicts in (("ld", 1.55e6, 1.5e6), ("st", 5e4, 0)):
+            end = f"mem_shared_op_{operation}.sum"
+            counters[f"l1tex__data_pipe_lsu_wavefronts_{end}"] = wavefronts
+            counters[f"l1tex__data_bank_conflicts_pipe_lsu_{end}"] = conflicts
+    assert matched("bank-conflict", counters).title == f"Bank conflicts: {title}"

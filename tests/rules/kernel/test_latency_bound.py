@@ -80,3 +80,19 @@ def test_a_launch_of_microseconds_should_do_more_per_launch(without: tuple[str, 
     assert "fuse the kernel" in verdict.fix
     assert "one launch" in verdict.code
     assert "fuse" not in other.fix
+
+
+def test_units_are_named_where_not_all_were_measured() -> None:
+    stalls = ("issue_stalled", "warp_issue")
+    titles, estimates = [], []
+    for without in (stalls, (*stalls, "memory_throughput", "l1tex__", "lts__")):
+        (launch,) = launches(trace_of({"counters": IDLE}, without=without))
+        verdict = verdict_of("latency-bound", launch)
+        assert isinstance(verdict, KernelRuleMatch)
+        titles.append(verdict.title)
+        estimates.append(verdict.estimate)
+    assert titles[0].startswith("Latency-bound: no unit above")
+    assert "no measured unit above" in titles[1]
+    assert "measured" not in estimates[0]
+    assert "DRAM" in estimates[1]
+    assert "L2" not in estimates[1]

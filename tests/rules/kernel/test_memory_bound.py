@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from gpusight.rules.engine import run_kernel_rules
 from gpusight.rules.finding import Confidence
 from gpusight.rules.registry import kernel_rules
-from gpusight.rules.rule import Clean
+from gpusight.rules.rule import Clean, KernelRuleMatch
 from tests.rules.kernel.rule_launches import matched, speedup
 from tests.rules.launches import ELAPSED, launch_of, verdict_of
 
@@ -55,6 +56,18 @@ def test_a_busier_sm_is_the_limit() -> None:
 def findings_of(counters: dict[str, float]) -> Sequence[KernelFinding]:
     rules = {"memory-bound": kernel_rules()["memory-bound"]}
     return run_kernel_rules(launch_of(counters), rules).findings
+
+
+@pytest.mark.parametrize(
+    ("locked", "says"),
+    [(None, ""), (True, "Clocks were locked"), (False, "Clocks were not locked")],
+)
+def test_the_caveat_says_what_the_report_shows_of_clocks(locked: bool | None, says: str) -> None:
+    launch = replace(launch_of(busy(90)), clocks_locked=locked)
+    verdict = verdict_of("memory-bound", launch)
+    assert isinstance(verdict, KernelRuleMatch)
+    assert says in verdict.caveats
+    assert bool(verdict.caveats) is (locked is not None)
 
 
 def test_at_the_roofline_there_is_no_code_to_paste() -> None:

@@ -399,6 +399,21 @@ SHARED_EXCESS = _quantity(
     metric("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"),
     _loads_and_stores("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"),
 )
+SHARED_LOAD_WAVEFRONTS, SHARED_STORE_WAVEFRONTS = (
+    _quantity(
+        f"shared_{access}_wavefronts",
+        f"Wavefronts of shared-memory {access}s per ideal wavefront",
+        _TABLES,
+        QuantityFormula(
+            (
+                f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{op}.sum",
+                f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{op}.sum",
+            ),
+            lambda v: pl.when(v[0] > v[1]).then(v[0] / (v[0] - v[1])),
+        ),
+    )
+    for access, op in (("load", "ld"), ("store", "st"))
+)
 SHARED_INSTRUCTIONS = _quantity(
     "shared_instructions",
     "Shared-memory instructions",

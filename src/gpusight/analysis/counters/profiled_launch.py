@@ -262,6 +262,8 @@ class ProfiledLaunch:
     """The GPU that it ran on, at the clock that it had."""
     sm: SmLimits | None = None
     """Limits of one SM of the GPU."""
+    clocks_locked: bool | None = None
+    """Whether the profiler locked the clocks, in the whole report; None where it is not known."""
 
     def get(self, quantity: LaunchQuantity) -> float | None:
         """Return a quantity; None when it was not measured."""
@@ -401,7 +403,10 @@ def launches(trace: Trace) -> list[ProfiledLaunch]:
     limits = device_rows(trace)
     return [
         ProfiledLaunch(
-            row, _gpu(devices.get(row["device"]), row), _sm(limits.get(row["device"], {}), row)
+            row,
+            _gpu(devices.get(row["device"]), row),
+            _sm(limits.get(row["device"], {}), row),
+            trace.meta.clocks_locked,
         )
         for row in rows
     ]

@@ -412,7 +412,7 @@ def join(
             *graph_notes(timeline),
             *_matching_notes(joined),
             *_partner_notes(joined),
-            *_speed_notes(joined),
+            *_speed_notes(joined, locked=report.meta.clocks_locked),
             *_gpu_notes(timeline, report),
             *_limiter_note(kernels.frame),
             *_tensor_note(kernels.frame),
@@ -549,7 +549,15 @@ def _partner_notes(joined: JoinedLaunches) -> list[str]:
     return notes
 
 
-def _speed_notes(joined: JoinedLaunches) -> list[str]:
+_CLOCKS = {
+    None: " and at base clock",
+    True: "; clocks were locked",
+    False: "; clocks were not locked",
+}
+"""What a report shows of the clocks while profiling."""
+
+
+def _speed_notes(joined: JoinedLaunches, *, locked: bool | None) -> list[str]:
     """Explain why durations in the report differ from those of the timeline."""
     timed = joined.timeline.filter(pl.col("measured_ns").is_not_null())
     timeline_ns, report_ns = float(timed[_TIME].sum()), float(timed["measured_ns"].sum())
@@ -558,7 +566,7 @@ def _speed_notes(joined: JoinedLaunches) -> list[str]:
     ratio = report_ns / timeline_ns
     if abs(ratio - 1) < _MIN_SPEED_DIFFERENCE:
         return []
-    why = "ncu runs each kernel alone, with cold caches, and by default at base clock"
+    why = f"ncu runs each kernel alone, by default with cold caches{_CLOCKS[locked]}"
     if not 1 / _MAX_SPEED_RATIO < ratio < _MAX_SPEED_RATIO:
         why = "too different for the same work on the same GPU"
     slower = f"profiled kernels take {ratio:.2f}x their time in the timeline"

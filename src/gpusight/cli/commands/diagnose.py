@@ -64,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--lines",
         action="store_true",
-        help="show the source lines of each finding; needs SourceCounters in the report and "
-        "a program compiled with -lineinfo",
+        help="show the details with the source lines of each finding; needs SourceCounters in the "
+        "report and a program compiled with -lineinfo",
     )
     _add_rules(parser)
     options.add_output(parser, formats=FORMATS)
@@ -119,13 +119,28 @@ def run(args: argparse.Namespace) -> int:
     result = run_diagnosis(args)
     text_options: dict[str, Any] = {}
     if form in {"table", "markdown"}:
-        text_options["details"] = args.details
+        text_options["details"] = args.details or args.lines  # the lines are among the details
     if form == "table":
         text_options["typed"] = typed_part(args)
     if form in EDITOR_FORMATS:
         text_options["source_root"] = args.source_root
     present(result, args, **text_options)
+    if args.lines and not _has_lines(result.answer):
+        write_error(
+            "gpusight diagnose: --lines: no source lines are known; they need an Nsight Compute "
+            "report with SourceCounters of a program compiled with -lineinfo"
+        )
     return _gate(result.answer, args)
+
+
+def _has_lines(diagnosis: AnyDiagnosis) -> bool:
+    """Whether a finding of a profiled kernel has its source lines."""
+    from gpusight.rules.diagnosis import JoinedDiagnosis, KernelReportDiagnosis
+
+    report = diagnosis.report if isinstance(diagnosis, JoinedDiagnosis) else diagnosis
+    if not isinstance(report, KernelReportDiagnosis):
+        return False
+    return any(finding.places for kernel in report.kernels for finding in kernel.findings)
 
 
 def _keep_rules(args: argparse.Namespace) -> None:
@@ -146,15 +161,15 @@ def _check_source_root(args: argparse.Namespace, form: str) -> None:
         raise UsageError(f"{args.source_root} is not a folder", hint="name the root of the sources")
 
 
-def run_diagnosis(args: argparse.Namespace) -> DiagnosisView:
-    """Diagnose the captures of `args.file`."""
+def run_diagnosis(args: argparse.Namespace, *, with_lines: bool = False) -> DiagnosisView:
+    """Diagnose the captures of `args.file`; `with_lines` adds source lines where there are any."""
     if not args.file:
         raise UsageError("no capture given", hint="usage: gpusight diagnose FILE, or --list-rules")
     files, args.file = args.file, args.file[0]
     keep_inputs(args, files)
     with progress(f"reading {Path(files[0]).name}", quiet=args.quiet):
         traces = [open_capture(file, args) for file in files]
-        shows_lines = chosen_format(args) in EDITOR_FORMATS
+        shows_lines = with_lines or chosen_format(args) in EDITOR_FORMATS
         result = gs.diagnose(
             traces,
             rules=args.rule,

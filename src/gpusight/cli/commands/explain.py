@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         explained = analyze(gs.explain, args, verb="reading", which=selector, **options.part(args))
         return present(explained, args)
     arguments = options.arguments_of(diagnose, files, args)
-    result = diagnose.run_diagnosis(arguments)
+    result = diagnose.run_diagnosis(arguments, with_lines=True)
     args.file = files[0]
     return present(_chosen(result, selector), args)
 

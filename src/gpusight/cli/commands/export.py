@@ -9,6 +9,7 @@ import gpusight as gs
 from gpusight.cli import options
 from gpusight.cli.capture_input import analyze, keep_warnings, progress
 from gpusight.cli.output import write_out, write_warnings
+from gpusight.errors import UsageError
 from gpusight.render.cell_text import safe_text
 from gpusight.units import format_bytes
 
@@ -33,7 +34,9 @@ TO = ("csv", "parquet", "json", "arrow", "chrome")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_capture(parser)
-    parser.add_argument("--to", choices=TO, required=True, help="the format")
+    parser.add_argument(
+        "--to", choices=TO, help="the format (default: from the extension of -o, where one has it)"
+    )
     parser.add_argument(
         "-o",
         "--output",
@@ -52,10 +55,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_selection(parser)
 
 
+_EXTENSIONS = {f".{form}": form for form in ("csv", "parquet", "arrow")}
+"""Extensions that one format has: `.json` may be a table or a timeline."""
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     from gpusight.open_job import is_job_folder, open_job
 
+    args.to = args.to or _EXTENSIONS.get(Path(args.output).suffix.lower())
+    if args.to is None:
+        raise UsageError(f"{args.output} does not show the format", hint=f"add --to {'|'.join(TO)}")
     what = {
         "out": args.output,
         "to": args.to,

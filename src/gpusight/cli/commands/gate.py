@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
         _check_outputs(inputs, args, settings)
         result = _result((old, new), paces, args, settings)
     except NotApplicableError as error:
-        _write_error(error.what, *reports)
+        _write_error(str(error), *reports)
         raise
     except BaseException as error:
         reason = str(error) if isinstance(error, GpusightError) else reason_of(error)

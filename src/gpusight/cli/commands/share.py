@@ -112,6 +112,6 @@ def _print_next(shared: SharedCopy, args: argparse.Namespace) -> None:
     if not args.quiet:
         path = safe_text(str(shared.path or shared.capture))
         if shared.path:
-            write_out(f"next: gpusight share --check {path}  (check it before you send it)\n")
+            write_out(f"Check it before you send it.\nnext: gpusight share --check {path}\n")
         elif shared.removed or shared.hash_names:
             write_out(f"next: gpusight share {path}\n")

@@ -7,6 +7,7 @@ from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import polars as pl
 
 from gpusight.errors import DamagedCaptureError
@@ -97,7 +98,8 @@ class NcuSource(TraceSource):
     def meta(self) -> Meta:
         """What is known about the capture as a whole."""
         notes, problems = [], []
-        if any(launch.locked is False for launch in self._launches):
+        locked = {launch.locked for launch in self._launches}
+        if False in locked:
             notes.append("GPU clocks were not locked while profiling: durations vary")
         if self._cut:
             count = len(self._launches)
@@ -107,7 +109,9 @@ class NcuSource(TraceSource):
             undecoded = format_count(self._undecoded)
             problems.append(f"launches of the report that cannot be decoded: {undecoded}")
         with self._decoding():
-            return read_meta(str(self._path), self._container.session, notes, "; ".join(problems))
+            meta = read_meta(str(self._path), self._container.session, notes, "; ".join(problems))
+        known = False in locked or locked == {True}
+        return msgspec.structs.replace(meta, clocks_locked=False not in locked if known else None)
 
     def warnings(self) -> tuple[str, ...]:
         """Count values that were left out; what the walk through the file found is in `meta`."""

@@ -48,6 +48,9 @@ MIN_WAVEFRONTS_PER_ATOMIC = Threshold(
     8, "min. wavefronts per shared-memory atomic; without contention it is one or two"
 )
 
+MIN_NAMED_STALL = 0.01
+"""Share of the warps' time from which on a stall reason is named."""
+
 
 class AtomicContention(KernelRule):
     """Atomics serialize on a few addresses."""
@@ -217,4 +220,7 @@ def _wait_evidence(launch: ProfiledLaunch, reasons: tuple[str, ...]) -> tuple[Ev
     waiting = stall_share(launch, reasons)
     if waiting is None:
         return ()
-    return (Evidence("waits", waiting, "share", "Warp time in these stalls"),)
+    notable = [r for r in reasons if launch.stalls.get(r, 0.0) >= MIN_NAMED_STALL]
+    names = [q.stall_name(r) for r in sorted(notable, key=lambda r: -launch.stalls[r])]
+    meaning = f"Warp time due to {', '.join(names)}" if names else "Warp time in stalls on atomics"
+    return (Evidence("waits", waiting, "share", meaning),)

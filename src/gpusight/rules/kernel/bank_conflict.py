@@ -98,14 +98,16 @@ tile[row][col ^ (row & 31)] = value;
         waiting = sum(launch.stalls.get(reason, 0.0) for reason in SHARED_WAITS)
         waits = Evidence("waits_shared", waiting, "share", "Warp time stalled on shared memory")
         return KernelRuleMatch(
-            title=f"Bank conflicts: {wavefronts / ideal:.1f} wavefronts per access (ideal 1)"
+            title=_title(launch, wavefronts / ideal)
             if ideal > 0
             else "Bank conflicts fill the shared-memory pipe",
             time_share=remaining,
             estimate=f"without {removed:.0%} of the shared-memory wavefronts; "
             + limit_sentence(launch, after, remaining),
             evidence=(
-                *launch.evidence(q.SHARED_WAVEFRONTS, q.SHARED_EXCESS, q.SHARED_SHARE, q.L1_DATA),
+                *launch.evidence(q.SHARED_WAVEFRONTS, q.SHARED_EXCESS),
+                *launch.evidence(q.SHARED_LOAD_WAVEFRONTS, q.SHARED_STORE_WAVEFRONTS),
+                *launch.evidence(q.SHARED_SHARE, q.L1_DATA),
                 *([waits] if launch.stalls else []),
             ),
             confidence=Confidence.HIGH if launch.stalls else Confidence.MEDIUM,
@@ -113,6 +115,16 @@ tile[row][col ^ (row & 31)] = value;
             if launch.stalls
             else "warp stalls were not measured",
         )
+
+
+def _title(launch: ProfiledLaunch, mean: float) -> str:
+    """Say how many wavefronts an access takes, ideally 1: of loads and of stores, where both are known."""
+    load, store = launch.get(q.SHARED_LOAD_WAVEFRONTS), launch.get(q.SHARED_STORE_WAVEFRONTS)
+    if load is None or store is None:
+        what = f"{mean:.1f} wavefronts per load/store (mean)"
+    else:
+        what = f"{load:.1f} wavefronts per load, {store:.1f} per store"
+    return f"Bank conflicts: {what}"
 
 
 def _inferred(launch: ProfiledLaunch) -> RuleVerdict:

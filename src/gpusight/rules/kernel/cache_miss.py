@@ -57,8 +57,8 @@ cudaAccessPolicyWindow window = {};  // cudaStreamSetAttribute(...)
 """
     caveats = (
         "Data that is read once misses every cache. The rule matches only random reads, and reads "
-        "of more bytes than the program has allocated. Nsight Compute flushes the caches before "
-        "each launch."
+        "of more bytes than the program has allocated. By default, Nsight Compute flushes the "
+        "caches before each launch."
     )
     estimate = (
         "DRAM reads shrink to 10% of the L2 reads, and the stalls on them by a part. L2 loses the "

@@ -14,7 +14,13 @@ from gpusight.analysis.counters.kernel_limiter import (
     limiter,
     steady_utilization,
 )
-from gpusight.analysis.counters.profiled_launch import SM_UNITS, UNIT_NAMES, UNIT_QUANTITIES, WARP
+from gpusight.analysis.counters.profiled_launch import (
+    MEMORY_UNITS,
+    SM_UNITS,
+    UNIT_NAMES,
+    UNIT_QUANTITIES,
+    WARP,
+)
 from gpusight.rules.finding import Confidence
 from gpusight.rules.patterns.kernel_speedup import ATTAINABLE, roof_distance, with_launch_overhead
 from gpusight.rules.rule import CLEAN, KernelRule, KernelRuleMatch, RuleNotApplicable, Threshold
@@ -27,6 +33,12 @@ if TYPE_CHECKING:
 ROOF = Threshold(
     AT_ROOF,
     "share of its peak from which a pipe has nothing to gain; pure FMA loops reach 85 to 98%",
+)
+
+MIN_XU_SHARE = Threshold(
+    0.1,
+    "utilization of the XU pipe from which on special functions and divisions, which run there, "
+    "are worth replacing",
 )
 
 TABLE = """\
@@ -47,7 +59,21 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
 for (int r = 0; r < 4; ++r)
   for (int c = 0; c < 4; ++c) sum[r][c] += a[r] * b[c];
 """
+_FAST_MATH_CODE = """\
+// nvcc -use_fast_math, or one by one
+y = __expf(x); z = __fdividef(a, b);
+float r = 1.0f / b;                       // once, outside the loop
+"""
+_FAST_MATH = (
+    (
+        "Compute fewer special functions and divisions: fast math functions where precision "
+        "allows, loop invariants hoisted, a better algorithm."
+    ),
+    _FAST_MATH_CODE,
+    "computes less",
+)
 _ADVICE = {
+    "xu": _FAST_MATH,
     "lsu": (
         (
             "Issue fewer loads and stores: wider ones (float4), register tiles that reuse each "
@@ -55,9 +81,10 @@ _ADVICE = {
         ),
         _LSU_CODE,
         "issues fewer loads and stores",
-    )
+    ),
 }
-"""Fix, code and what would gain, for units that are busy with something else than arithmetic."""
+"""Fix, code and what would gain, for units that are busy with something else than additions and
+multiplications."""
 
 
 class ComputeBound(KernelRule):
@@ -72,19 +99,19 @@ class ComputeBound(KernelRule):
     )
     fix = (
         "Compute less, or on a faster unit: a better algorithm, Tensor Cores, lower precision, "
-        "fast math functions, loop invariants hoisted."
+        "loop invariants hoisted, larger register tiles with less address arithmetic per result."
     )
     code = """\
-// nvcc -use_fast_math, or one by one
-y = __expf(x); z = __fdividef(a, b);
-float r = 1.0f / b;                       // once, outside the loop
+float scale = alpha / norm;               // loop invariants once, outside the loop
+// matmuls on Tensor Cores: cuBLAS, CUTLASS, or WMMA
+wmma::mma_sync(sum, a, b, sum);
 """
     caveats = (
         "Address arithmetic and loop counters keep a pipe busy too. The source view shows the "
         "instructions."
     )
     estimate = "None from 80% of the unit's peak on. Below it, the distance to that."
-    thresholds: ClassVar = {"roof": ROOF}
+    thresholds: ClassVar = {"roof": ROOF, "min_xu_share": MIN_XU_SHARE}
     helps = (shared.SM_SHARE, shared.DRAM_SHARE, q.ISSUE, q.FMA)
     at_roofline = True
 
@@ -107,7 +134,11 @@ float r = 1.0f / b;                       // once, outside the loop
         elif launch.get(q.THREADS_PER_INSTRUCTION) is None:
             confidence = Confidence.MEDIUM
             reason = "active threads per warp were not measured: collect WarpStateStats"
-        text, code, fewer = _ADVICE.get(name, ("", "", "computes less"))
+        elif busiest(launch, (*MEMORY_UNITS, "memory")) is None:
+            confidence, reason = Confidence.MEDIUM, "memory utilization was not measured"
+        has_special = launch.busy.get("xu", 0.0) >= MIN_XU_SHARE.value
+        usual = _FAST_MATH if has_special else ("", "", "computes less")
+        text, code, fewer = _ADVICE.get(name, usual)
         pipe = UNIT_NAMES[name]
         busy = f"{pipe[0].upper()}{pipe[1:]} {share:.0%} busy"
         quantity = UNIT_QUANTITIES.get(name, shared.SM_SHARE)

@@ -16,6 +16,7 @@ from gpusight.analysis.counters.kernel_limiter import (
     overhead,
     waits_left,
 )
+from gpusight.analysis.counters.profiled_launch import UNIT_NAMES, UNIT_QUANTITIES
 from gpusight.rules.finding import Confidence, Evidence
 from gpusight.rules.kernel.uncoalesced_access import load_cycles
 from gpusight.rules.patterns.kernel_speedup import ATTAINABLE, SHARED_WAITS, roof_limited, time_left
@@ -138,7 +139,10 @@ class LatencyBound(KernelRule):
         "Neither the SMs nor memory are busy: warps stall, and there are too few of them to hide "
         "the latency."
     )
-    why = "In most cycles no instruction is issued and no data is moved."
+    why = (
+        "No unit is near its peak: warps stall, and too few others are ready to issue or to load "
+        "data meanwhile."
+    )
     fix = (
         "Address the largest stall reason: more independent work in flight per thread, or more "
         "warps."
@@ -220,12 +224,19 @@ def _stall_match(launch: ProfiledLaunch, reasons: Sequence[tuple[str, float]]) -
 
 def _match_without_stalls(launch: ProfiledLaunch) -> KernelRuleMatch:
     highest = max(launch.busy.values(), default=0.0)
+    totals = (shared.SM_SHARE, shared.MEMORY_SHARE)
+    is_whole = all(launch.get(total) is not None for total in totals)
+    units = sorted(launch.busy, key=lambda unit: -launch.busy[unit])
+    measured = f"; measured: {', '.join(UNIT_NAMES[unit] for unit in units)}"
+    of_units = () if is_whole else (UNIT_QUANTITIES[u] for u in units if u in UNIT_QUANTITIES)
     return KernelRuleMatch(
-        title=f"Latency-bound: no unit above {highest:.0%}",
+        title=f"Latency-bound: no unit above {highest:.0%}"
+        if is_whole
+        else f"Latency-bound: no measured unit above {highest:.0%}",
         time_share=roof_limited(launch, 1 - HIDDEN_WAIT_SHARE.value),
         estimate=f"{HIDDEN_WAIT_SHARE.value:.0%} of the stalls hidden; no unit above "
-        f"{ATTAINABLE:.0%} of its peak",
-        evidence=launch.evidence(shared.SM_SHARE, shared.MEMORY_SHARE, shared.OCCUPANCY),
+        f"{ATTAINABLE:.0%} of its peak" + ("" if is_whole else measured),
+        evidence=launch.evidence(*totals, *of_units, shared.OCCUPANCY),
         confidence=Confidence.LOW,
         confidence_reason="warp stalls were not measured: collect WarpStateStats",
     )

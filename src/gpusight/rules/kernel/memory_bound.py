@@ -34,6 +34,13 @@ _FEWER_BYTES = (
     "Move fewer bytes: fuse with neighboring kernels, use 16-bit types, keep reused data in "
     "registers or shared memory."
 )
+_COLD = "By default, Nsight Compute flushes the caches before each launch"
+_FASTER = "the kernel can be faster in its program."
+_CAVEATS = {
+    True: f"{_COLD}. Clocks were locked while profiling: {_FASTER}",
+    False: f"{_COLD}: {_FASTER} Clocks were not locked while profiling: durations vary.",
+}
+"""Instead of that of the rule, where the report shows whether clocks were locked."""
 
 
 class MemoryBound(KernelRule):
@@ -55,8 +62,8 @@ class MemoryBound(KernelRule):
 float4 v = reinterpret_cast<const float4*>(in)[i];
 """
     caveats = (
-        "Nsight Compute flushes the caches before each launch and locks clocks to base: the "
-        "kernel can be faster in its program."
+        "By default, Nsight Compute flushes the caches before each launch and locks clocks to "
+        "base: the kernel can be faster in its program."
     )
     estimate = "None at the roofline. Below it, the distance to 80% of the unit's peak."
     thresholds: ClassVar = {"roof": ROOF}
@@ -106,6 +113,7 @@ float4 v = reinterpret_cast<const float4*>(in)[i];
             confidence=confidence,
             confidence_reason=reason,
             fix="" if remaining < 1 else _FEWER_BYTES,
+            caveats="" if launch.clocks_locked is None else _CAVEATS[launch.clocks_locked],
             at_roofline=not is_short,
         )
 

@@ -139,6 +139,9 @@ with torch.autocast("cuda", dtype=torch.float16):
             return CLEAN
         # GPUs before Ampere have neither TF32 nor BF16.
         half = precision == "fp16" and launch.gpu.tensor.bf16 is None
+        at_clock = (
+            "" if launch.get(shared.SM_CLOCK_HZ) is None else " at the SM clock while profiling"
+        )
         return KernelRuleMatch(
             fix=self.half_fix if half else "",
             code=self.half_code if half else "",
@@ -149,9 +152,12 @@ with torch.autocast("cuda", dtype=torch.float16):
             evidence=(
                 *launch.evidence(q.TENSOR, q.FMA, q.FFMA, q.HFMA),
                 Evidence(
-                    "tensor_rate", peak * 1e12, "flop/s", f"Tensor Core peak in {precision.upper()}"
+                    "tensor_rate",
+                    peak * 1e12,
+                    "flop/s",
+                    f"Tensor Core peak in {precision.upper()}{at_clock}",
                 ),
-                Evidence("vector_rate", now * 1e12, "flop/s", "Peak of the pipe in use"),
+                Evidence("vector_rate", now * 1e12, "flop/s", f"Peak of the pipe in use{at_clock}"),
             ),
             confidence=Confidence.MEDIUM if launch.category in _GEMM_CATEGORIES else Confidence.LOW,
             confidence_reason="whether lower precision is acceptable is unknown"

@@ -212,8 +212,8 @@ def resource_steps(launch: ProfiledLaunch, limit: str, warps: int) -> tuple[Reso
 
 
 def _step_comment(number: int, step: ResourceStep, unit: str) -> str:
-    gain = "" if step.speedup is None else f", {format_speedup(step.speedup)}"
-    return f"// step {number}: {step.value} {unit}, {step.warps} warps per SM{gain}"
+    # Without the speedup, which the title has for all launches of the kernel: this is of one.
+    return f"// step {number}: {step.value} {unit}, {step.warps} warps per SM"
 
 
 def _resource_code(limit: str, threads: int, steps: Sequence[ResourceStep]) -> str:
@@ -227,7 +227,7 @@ def _resource_code(limit: str, threads: int, steps: Sequence[ResourceStep]) -> s
                 lines += [_step_comment(number, step, "registers"), declared]
             else:
                 comment = _step_comment(number, step, "registers")
-                lines += [f"{comment} unless it spills", f"//   {bounds}"]
+                lines += [f"{comment}, unless it spills", f"//   {bounds}"]
         lines += [
             "// check each step: nvcc -Xptxas -v must print 0 bytes spill stores",
             "#pragma unroll 4                          // instead of a full unroll",
