@@ -268,11 +268,11 @@ def _plan(replays: _PlanReplays, cases: Sequence[_Case]) -> tuple[list[_Case], l
     plan = [c for at, c in enumerate(order) if at <= last or c.rule.id in needed]
     tail = [replace(case, saved_ns=None) for case in order if case not in plan]
     beside = []
-    plan_ns = {case.rule.id: _saved(case) for case in plan}
+    planned_ns = {case.rule.id: _saved(case) for case in plan}
     for case in (case for case in tail if _saves_enough(context, case)):
         lost_ns = {rule: ns for rule, ns in losses[case.rule.id].items() if rule in worth}
         instead_of = max(lost_ns, key=lambda rule: lost_ns[rule], default="")
-        least_ns = max(min_ns, MIN_ALTERNATIVE * plan_ns.get(instead_of, 0.0))
+        least_ns = max(min_ns, MIN_ALTERNATIVE * planned_ns.get(instead_of, 0.0))
         is_alternative = (case.alone_ns or 0.0) >= least_ns
         beside.append(replace(case, instead_of=instead_of if is_alternative else ""))
     large = [

@@ -118,7 +118,7 @@ tile[row][col ^ (row & 31)] = value;
 
 
 def _title(launch: ProfiledLaunch, mean: float) -> str:
-    """Say how many wavefronts an access takes, ideally 1: of loads and of stores, where both are known."""
+    """Give the wavefronts per access, ideally 1: of loads and of stores where both are known."""
     load, store = launch.get(q.SHARED_LOAD_WAVEFRONTS), launch.get(q.SHARED_STORE_WAVEFRONTS)
     if load is None or store is None:
         what = f"{mean:.1f} wavefronts per load/store (mean)"
