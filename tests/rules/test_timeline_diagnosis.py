@@ -143,7 +143,9 @@ def test_gains_lie_inside_the_window(path: Path) -> None:
         assert all(0 <= (f.recoverable_ns or 0) <= result.focus.length_ns for f in result.findings)
         needed = {rule for f in result.fixes for rule in f.needs}
         alone = [f.recoverable_ns or 0 for f in result.fixes if f.rule not in needed]
-        assert not alone or alone[0] == max(alone)
+        # What is needed comes first, and takes a part of what the fix that needs it saves alone.
+        takes_part = bool(result.fixes) and result.fixes[0].rule in needed
+        assert not alone or takes_part or alone[0] == max(alone)
         assert sum(f.saved_ns or 0 for f in result.fixes) <= result.focus.length_ns * (1 + 1e-9)
 
 

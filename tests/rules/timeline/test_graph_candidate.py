@@ -36,7 +36,7 @@ def test_gaps_between_short_kernels() -> None:
         "gap_ns": 1_500,
         "repeated": 1.0,
     }
-    assert verdict.title == "No CUDA graph for 20 kernels per step (median 10.0 µs)"
+    assert verdict.title == "No CUDA graph for 20 kernels/step (median 10.0 µs)"
     # 19 gaps shrink from 1.5 to 0.5 us; the launch of a graph takes longer than that of a kernel.
     assert 0 < saved_us(verdict, timeline) <= 19
 

@@ -102,7 +102,7 @@ class ComputeBound(KernelRule):
         "loop invariants hoisted, larger register tiles with less address arithmetic per result."
     )
     code = """\
-float scale = alpha / norm;               // loop invariants once, outside the loop
+float scale = alpha / norm;  // loop invariants: outside the loop
 // matmuls on Tensor Cores: cuBLAS, CUTLASS, or WMMA
 wmma::mma_sync(sum, a, b, sum);
 """

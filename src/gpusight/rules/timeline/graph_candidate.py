@@ -137,9 +137,10 @@ for batch, labels in loader:
         stalled = np.flatnonzero(work.apart)
         what = named(own_locations(context, where), "range") or "the repeated sequence"
         kernel = f"The median kernel takes {format_time(median_ns, digits=3)}."
+        many = context.count_per_step(repeats.kernels, "kernel")
         return RuleMatch(
-            title=f"No CUDA graph for {context.count_per_step(repeats.kernels, 'kernel')}"
-            f" (median {format_time(median_ns, digits=3)})",
+            title=f"No CUDA graph for {many.replace(' per step', '/step')} (median "
+            f"{format_time(median_ns, digits=3)})",
             evidence=(
                 context.evidence("kernels", repeats.kernels, "", "Kernel launches"),
                 Evidence("kernel_ns", median_ns, "ns", "Kernel duration, median"),
